@@ -1,0 +1,35 @@
+# Each target sets up what it needs: a virtual environment in .venv with the pinned versions.
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-all lint bench clean
+.DEFAULT_GOAL := demo
+
+demo: $(READY)
+	$(BIN)/hessence demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-all: lint
+	$(BIN)/python -m pytest -m ""
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+# PyTorch goes first and alone: its pin decides the build, and what depends on it then finds it there.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || python3 -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) -e ".[torch,plot,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

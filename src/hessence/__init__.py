@@ -1,0 +1,18 @@
+"""Hessence: the Hessian spectrum of a neural network, exact where mathematics allows it.
+
+>>> import numpy as np, hessence as hs
+>>> net = hs.ScalarLinear(w=np.asarray([1.0, 0.5]), v=np.asarray([0.5, 1.0]))
+>>> net.hessian(np.asarray([1.0, -1.0]), np.asarray([1.0, -1.0])).spectrum()
+4 eigenvalues, closed form
+  label    value  multiplicity
+  outlier    2.5             1
+  bulk         0             1
+  outlier      0             1
+  bulk        -0             1
+"""
+
+from hessence.networks.scalar_linear import ScalarLinear
+from hessence.moments import Moments
+from hessence.spectra import Spectrum, load
+
+__version__ = "0.1.0"

@@ -1,0 +1,232 @@
+"""Arrays of any kind: checked by name on the way in, the same kind on the way out.
+
+Every public function passes its array arguments through :func:`floating`, which turns a user's
+mistake into one sentence that names the argument, and hands back the array API namespace that the
+closed forms are written in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import array_api_compat as api
+import numpy as np
+
+Array = Any
+"""An array of any library that follows the Python array API standard."""
+
+Namespace = Any
+"""The module that holds the functions for one kind of array."""
+
+
+def floating(reference: tuple[str, Array] | None = None, /, **arguments: Any) -> tuple[Any, ...]:
+    """Check named arrays and bring them to one floating-point type.
+
+    Integers are promoted to the floating-point type of the other arguments, or to float64. Lists and
+    numbers become arrays of the kind the other arguments have, or NumPy's.
+
+    Parameters
+    ----------
+    reference : tuple of str and array, optional
+        Name and value of an array, already checked, that the arguments must go with: the same kind
+        on the same device.
+    **arguments
+        The arrays, by the names that the user knows them by.
+
+    Returns
+    -------
+    tuple
+        The array namespace, then the arrays in the order given.
+
+    Raises
+    ------
+    TypeError
+        For anything that is not an array of real numbers in single or double precision, and for
+        arrays of different kinds.
+    ValueError
+        For empty arrays, NaN or infinity, and arrays on different devices.
+
+    Examples
+    --------
+    >>> xp, w, v = floating(w=[1, 2], v=np.asarray([0.5, 0.25]))
+    >>> w
+    array([1., 2.])
+    """
+    checked = dict([reference] if reference else [])
+    xp = _common_namespace(checked | arguments)
+    arrays = {name: _as_array(name, value, xp) for name, value in arguments.items()}
+    _require_one_device(checked | arrays)
+    dtype = _common_dtype(arrays, xp, default=reference[1].dtype if reference else xp.float64)
+    for name, array in arrays.items():
+        if 0 in array.shape:
+            raise ValueError(f"{name} is empty: its shape is {tuple(array.shape)}.")
+        arrays[name] = xp.astype(array, dtype, copy=False)
+        _require_finite(name, arrays[name], xp)
+    return (xp, *arrays.values())
+
+
+def require_shape(name: str, array: Array, expected: Sequence[int | str], *, batch: bool) -> None:
+    """Refuse an array whose trailing shape is not `expected`; letters stand for any length.
+
+    With `batch`, any number of leading dimensions may come before.
+    """
+    rank = len(expected)
+    shape = tuple(array.shape)
+    fits = len(shape) >= rank if batch else len(shape) == rank
+    if fits:
+        tail = shape[len(shape) - rank :]
+        fits = all(isinstance(e, str) or e == s for e, s in zip(expected, tail, strict=True))
+    if not fits:
+        wanted = ", ".join(str(e) for e in expected) + ("," if rank == 1 else "")
+        wanted = f"(..., {wanted.rstrip(',')})" if batch else f"({wanted})"
+        raise ValueError(f"{name} must have shape {wanted}, got {shape}.")
+
+
+def require_same_shape(**arguments: Array) -> None:
+    """Refuse arrays whose shapes differ."""
+    (first, reference), *others = arguments.items()
+    for name, array in others:
+        if tuple(array.shape) != tuple(reference.shape):
+            raise ValueError(
+                f"{name} must have the shape of {first}, {tuple(reference.shape)}, "
+                f"got {tuple(array.shape)}."
+            )
+
+
+def epsilon(array: Array) -> float:
+    """Return the distance from 1 to the next number in the array's floating-point type."""
+    return float(api.array_namespace(array).finfo(array.dtype).eps)
+
+
+def to_numpy(array: Array) -> np.ndarray[Any, np.dtype[Any]]:
+    """Copy or view any array as NumPy, off its device and out of any autograd graph."""
+    if api.is_torch_array(array):
+        array = array.detach().cpu()
+    return np.asarray(array)
+
+
+def like(values: Any, reference: Array) -> Array:
+    """Make an array of the reference's kind, type and device out of NumPy or Python numbers."""
+    xp = api.array_namespace(reference)
+    return xp.asarray(values, dtype=reference.dtype, device=api.device(reference))
+
+
+def integers(values: Any, reference: Array) -> Array:
+    """Make an int64 array of the reference's kind on its device."""
+    xp = api.array_namespace(reference)
+    return xp.asarray(values, dtype=xp.int64, device=api.device(reference))
+
+
+def kind(array: Any) -> str:
+    """Name the library an array belongs to, as a user would."""
+    if api.is_numpy_array(array):
+        return "NumPy"
+    if api.is_torch_array(array):
+        return "PyTorch"
+    return type(array).__module__.split(".")[0]
+
+
+def _common_namespace(arguments: dict[str, Any]) -> Namespace:
+    first: str | None = None
+    for name, value in arguments.items():
+        if not api.is_array_api_obj(value):
+            continue
+        if first is None:
+            first = name
+        elif kind(value) != kind(arguments[first]):
+            raise TypeError(
+                f"{first} is a {kind(arguments[first])} array and {name} a {kind(value)} array; "
+                "give all arrays of one kind."
+            )
+    return api.array_namespace(np.empty(0) if first is None else arguments[first])
+
+
+def _as_array(name: str, value: Any, xp: Namespace) -> Array:
+    if api.is_array_api_obj(value):
+        return value
+    if isinstance(value, (list, tuple, int, float)):
+        try:
+            plain = np.asarray(value)
+        except ValueError as error:
+            raise ValueError(f"{name} must be a rectangular array of numbers.") from error
+        if plain.dtype.kind in "biuf":
+            return plain if api.is_numpy_namespace(xp) else xp.asarray(plain.tolist())
+        raise TypeError(f"{name} must hold real numbers, got a list of type {plain.dtype}.")
+    raise TypeError(f"{name} must be an array of real numbers, got {type(value).__name__}.")
+
+
+def _common_dtype(arrays: dict[str, Array], xp: Namespace, default: Any) -> Any:
+    found = []
+    for name, array in arrays.items():
+        dtype = array.dtype
+        if dtype in (xp.float32, xp.float64):
+            found.append(dtype)
+        elif not _is_integer(dtype, xp):
+            label = str(dtype).removeprefix("torch.")
+            advice = (
+                "cast it to float32 or float64 first; sums in half precision overflow at 65504."
+                if label in ("float16", "bfloat16")
+                else "expected float32, float64 or integers."
+            )
+            raise TypeError(f"{name} has type {label}: {advice}")
+    if not found:
+        return default
+    return xp.float64 if xp.float64 in found else xp.float32
+
+
+def _is_integer(dtype: Any, xp: Namespace) -> bool:
+    try:
+        return bool(xp.isdtype(dtype, "integral"))
+    except (TypeError, ValueError):
+        return False
+
+
+def _require_one_device(arrays: dict[str, Array]) -> None:
+    (first, reference), *others = arrays.items()
+    for name, array in others:
+        if api.device(array) != api.device(reference):
+            raise ValueError(
+                f"{first} is on device {api.device(reference)} and {name} on "
+                f"{api.device(array)}; move them to one device."
+            )
+
+
+def _require_finite(name: str, array: Array, xp: Namespace) -> None:
+    # A finite sum of squares proves every entry finite at the price of one dot product; only where
+    # it is not (a bad entry, or an honest overflow) are the entries looked at one by one.
+    flat = xp.reshape(array, (-1,))
+    with np.errstate(over="ignore", invalid="ignore"):
+        if bool(xp.isfinite(xp.vecdot(flat, flat))):
+            return
+    if not bool(xp.all(xp.isfinite(flat))):
+        raise ValueError(f"{name} contains NaN or infinity.")
+
+
+def stack_rows(*parts: Array) -> Array:
+    """Join arrays (..., a_i, n) along their rows after broadcasting everything else."""
+    xp = api.array_namespace(*parts)
+    lead = np.broadcast_shapes(*(tuple(p.shape[:-2]) for p in parts))
+    columns = max(int(p.shape[-1]) for p in parts)
+    rows = [xp.broadcast_to(p, (*lead, int(p.shape[-2]), columns)) for p in parts]
+    return xp.concat(rows, axis=-2)
+
+
+def zero_rows(count: int, reference: Array) -> Array:
+    """Return `count` rows of zeros that fit below the reference, (..., a, n)."""
+    xp = api.array_namespace(reference)
+    shape = (*tuple(reference.shape[:-2]), count, int(reference.shape[-1]))
+    return xp.zeros(shape, dtype=reference.dtype, device=api.device(reference))
+
+
+def unit(vectors: Array) -> Array:
+    """Normalise along the last axis without overflow or underflow; zero vectors stay zero."""
+    xp = api.array_namespace(vectors)
+    scaled = vectors / nonzero(xp.max(xp.abs(vectors), axis=-1, keepdims=True))
+    return scaled / nonzero(xp.sqrt(xp.sum(scaled * scaled, axis=-1, keepdims=True)))
+
+
+def nonzero(array: Array) -> Array:
+    """Replace zeros by ones, to divide by what may vanish together with the numerator."""
+    xp = api.array_namespace(array)
+    return xp.where(array == 0, xp.ones_like(array), array)

@@ -1,0 +1,130 @@
+"""Pointwise losses: what a prediction costs, with the first two derivatives in the prediction.
+
+The loss of a network is the mean of these over the samples (and their sum over the outputs). Any
+object with the three methods of :class:`PointwiseLoss` will do in ``net.hessian(x, y, loss=...)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import array_api_compat as api
+
+from hessence.arrays import Array
+
+
+@runtime_checkable
+class PointwiseLoss(Protocol):
+    """A twice-differentiable loss of one prediction and one target, applied elementwise."""
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        """Return the loss."""
+
+    def first(self, prediction: Array, target: Array) -> Array:
+        """Return its first derivative in the prediction."""
+
+    def second(self, prediction: Array, target: Array) -> Array:
+        """Return its second derivative in the prediction."""
+
+
+@dataclass(frozen=True)
+class Squared:
+    """Half the squared residual, ½ (f − y)²: the papers' loss, and the default."""
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        """Return ½ (f − y)²."""
+        residual = prediction - target
+        return residual * residual / 2
+
+    def first(self, prediction: Array, target: Array) -> Array:
+        """Return f − y."""
+        return prediction - target
+
+    def second(self, prediction: Array, target: Array) -> Array:
+        """Return 1."""
+        xp = api.array_namespace(prediction)
+        return xp.ones_like(prediction - target)
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """The logistic loss log(1 + exp(−y f)) of labels y = ±1."""
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        """Return log(1 + exp(−y f)), without overflow."""
+        xp = api.array_namespace(prediction)
+        margin = _signs(target) * prediction
+        return xp.log1p(xp.exp(-xp.abs(margin))) + xp.where(margin < 0, -margin, 0 * margin)
+
+    def first(self, prediction: Array, target: Array) -> Array:
+        """Return −y / (1 + exp(y f))."""
+        target = _signs(target)
+        return -target * _sigmoid(-target * prediction)
+
+    def second(self, prediction: Array, target: Array) -> Array:
+        """Return 1 / ((1 + exp(f)) (1 + exp(−f)))."""
+        _signs(target)
+        return _sigmoid(prediction) * _sigmoid(-prediction) + 0 * target
+
+
+@dataclass(frozen=True)
+class Huber:
+    """Quadratic up to a threshold, ½ r², and linear beyond, t (abs(r) − t/2).
+
+    The second derivative at the threshold itself, where none exists, is taken to be 1.
+    """
+
+    threshold: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < float("inf"):
+            raise ValueError(f"threshold must be a positive number, got {self.threshold}.")
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        """Return the loss of r = f − y."""
+        xp = api.array_namespace(prediction)
+        size = xp.abs(prediction - target)
+        t = self.threshold
+        return xp.where(size <= t, size * size / 2, t * (size - t / 2))
+
+    def first(self, prediction: Array, target: Array) -> Array:
+        """Return r, clipped to the threshold."""
+        xp = api.array_namespace(prediction)
+        return xp.clip(prediction - target, -self.threshold, self.threshold)
+
+    def second(self, prediction: Array, target: Array) -> Array:
+        """Return 1 up to the threshold and 0 beyond."""
+        xp = api.array_namespace(prediction)
+        residual = prediction - target
+        return xp.astype(xp.abs(residual) <= self.threshold, residual.dtype)
+
+
+NAMED: dict[str, PointwiseLoss] = {"mse": Squared(), "logistic": Logistic(), "huber": Huber()}
+
+
+def as_loss(loss: str | PointwiseLoss) -> PointwiseLoss:
+    """Look up a loss by name, or check that an object is one."""
+    if isinstance(loss, str):
+        if loss not in NAMED:
+            raise ValueError(f"loss must be one of {', '.join(map(repr, NAMED))}, got {loss!r}.")
+        return NAMED[loss]
+    if not isinstance(loss, PointwiseLoss) or isinstance(loss, type):
+        raise TypeError(
+            "loss must be a name or an object with the methods value, first and second of "
+            f"(prediction, target), got {type(loss).__name__}."
+        )
+    return loss
+
+
+def _sigmoid(t: Array) -> Array:
+    xp = api.array_namespace(t)
+    decay = xp.exp(-xp.abs(t))
+    return xp.where(t < 0, decay, xp.ones_like(t)) / (1 + decay)
+
+
+def _signs(target: Array) -> Array:
+    xp = api.array_namespace(target)
+    if not bool(xp.all(xp.abs(target) == 1)):
+        raise ValueError("y must hold labels −1 and +1 for the logistic loss.")
+    return target

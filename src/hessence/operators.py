@@ -1,0 +1,89 @@
+"""Symmetric operators on parameter space: what ``net.hessian(x, y)`` returns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import array_api_compat as api
+
+from hessence.arrays import Array, floating
+from hessence.spectra import Spectrum
+
+
+class Operator(ABC):
+    """A symmetric matrix that is applied rather than stored.
+
+    ``H @ V`` follows ``matmul``: V is a vector (p,) or columns (p, k); where H stands for a batch of
+    networks, V may have the batch dimensions in front.
+    """
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the matrix, batch dimensions in front."""
+
+    @abstractmethod
+    def spectrum(self) -> Spectrum:
+        """Return all eigenvalues and eigenvectors."""
+
+    @abstractmethod
+    def trace(self) -> Array:
+        """Return the sum of the diagonal, from the entries and not from eigenvalues."""
+
+    @abstractmethod
+    def squared_norm(self) -> Array:
+        """Return the sum of all squared entries, from the entries and not from eigenvalues."""
+
+    @abstractmethod
+    def _apply(self, columns: Array) -> Array:
+        """Multiply columns (..., p, k)."""
+
+    @property
+    @abstractmethod
+    def _reference(self) -> Array:
+        """Some array of the operator, for its kind, type and device."""
+
+    @property
+    def dtype(self) -> Any:
+        """The floating-point type."""
+        return self._reference.dtype
+
+    def __matmul__(self, other: Array) -> Array:
+        _, columns = floating(("H", self._reference), **{"the operand of @": other})
+        size = self.shape[-1]
+        vector = columns.ndim == 1
+        if columns.shape[0 if vector else -2] != size:
+            raise ValueError(
+                f"the operand of @ must be a vector ({size},) or columns ({size}, k), "
+                f"got {tuple(columns.shape)}."
+            )
+        return self._apply(columns[:, None])[..., 0] if vector else self._apply(columns)
+
+    def dense(self) -> Array:
+        """Return the matrix itself, all p² entries of it."""
+        xp = api.array_namespace(self._reference)
+        return self._apply(
+            xp.eye(self.shape[-1], dtype=self.dtype, device=api.device(self._reference))
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of shape {self.shape}"
+
+
+class Hessian(Operator):
+    """The Hessian of a loss, split as H = ggn + functional.
+
+    The Gauss–Newton part is what remains if the network is linearised; the functional part is the
+    residual times the network's own second derivative, and vanishes at zero residual.
+    """
+
+    @property
+    @abstractmethod
+    def ggn(self) -> Hessian:
+        """The Gauss–Newton part."""
+
+    @property
+    @abstractmethod
+    def functional(self) -> Hessian:
+        """The functional part."""
