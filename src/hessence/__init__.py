@@ -11,8 +11,11 @@
   bulk        -0             1
 """
 
-from hessence.networks.scalar_linear import ScalarLinear
 from hessence.moments import Moments
-from hessence.spectra import Spectrum, load
+from hessence.networks.decoupled import DecoupledInputs, DecoupledOutputs
+from hessence.networks.scalar_affine import ScalarAffine
+from hessence.networks.scalar_linear import ScalarLinear
+from hessence.networks.scalar_relu import KinkWarning, ScalarReLU
+from hessence.spectra import Eigenspace, Spectrum, load
 
 __version__ = "0.1.0"

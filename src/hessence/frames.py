@@ -63,9 +63,7 @@ class Frame:
     def span(self, coordinates: Array) -> Array:
         """Carry coordinates (..., r, n) along the span to vectors (..., m, n)."""
         coordinates = coordinates * self._signs
-        return self._apply(
-            stack_rows(coordinates, zero_rows(self.order - self.rank, coordinates))
-        )
+        return self._apply(stack_rows(coordinates, zero_rows(self.order - self.rank, coordinates)))
 
     def complement(self, coordinates: Array) -> Array:
         """Carry coordinates (..., m − r, n) in the complement to vectors (..., m, n)."""

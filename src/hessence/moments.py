@@ -100,6 +100,8 @@ class Moments:
     @property
     def dimensions(self) -> tuple[int, int]:
         """The numbers D of inputs and K of targets."""
+        if self._samples is not None:
+            return int(self._samples[0].shape[1]), int(self._samples[1].shape[1])
         return int(self.sum_yx.shape[1]), int(self.sum_yx.shape[0])
 
     @property
@@ -171,6 +173,24 @@ class Moments:
         xp = api.array_namespace(x)
         positive = x[:, 0] > 0
         return Cells(*(_subset(x[m], y[m]) for m in (positive, xp.logical_not(positive))))
+
+    def with_constant(self) -> Moments:
+        """Return the moments of the inputs (x, 1), which give a predictor an intercept."""
+        xp = api.array_namespace(self.sum_xx)
+        if self._samples is not None:
+            x, y = self._samples
+            return _subset(xp.concat([x, xp.ones_like(x[:, :1])], axis=1), y)
+        count = xp.ones_like(self.sum_x[:1]) * self.n
+        top = xp.concat([self.sum_xx, self.sum_x[:, None]], axis=1)
+        bottom = xp.concat([self.sum_x, count], axis=0)[None, :]
+        sums = {
+            "sum_x": bottom[0, :],
+            "sum_y": self.sum_y,
+            "sum_xx": xp.concat([top, bottom], axis=0),
+            "sum_yx": xp.concat([self.sum_yx, self.sum_y[:, None]], axis=1),
+            "sum_yy": self.sum_yy,
+        }
+        return _from_sums(self.n, sums)
 
     def _held(self) -> tuple[Array, Array]:
         if self._samples is None:

@@ -110,7 +110,9 @@ class VectorQuadratic:
     def value(self, coefficients: Array) -> Array:
         """Return ½ (βᵀΣβ − 2βᵀc + E[y²])."""
         xp = api.array_namespace(self.variance)
-        return (xp.vecdot(self.slope(coefficients) - self.covariance, coefficients) + self.square) / 2
+        return (
+            xp.vecdot(self.slope(coefficients) - self.covariance, coefficients) + self.square
+        ) / 2
 
     def slope(self, coefficients: Array) -> Array:
         """Return Σβ − c."""

@@ -168,9 +168,7 @@ class Spectrum:
         """Return the spaces whose label is `label` or starts with it and a slash."""
         if not isinstance(label, str):
             raise TypeError(f"a spectrum is indexed by label, got {type(label).__name__}.")
-        return tuple(
-            s for s in self.spaces if s.label == label or s.label.startswith(label + "/")
-        )
+        return tuple(s for s in self.spaces if s.label == label or s.label.startswith(label + "/"))
 
     @cached_property
     def values(self) -> Array:

@@ -153,5 +153,3 @@ class ScalarNetwork(Network):
                 f"got (inputs, targets) = {data.dimensions}."
             )
         return data
-
-

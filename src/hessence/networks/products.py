@@ -31,6 +31,9 @@ HALF = 0.5**0.5
 
 Part = Literal["hessian", "ggn", "functional"]
 
+Place = Callable[[Array, Array], Array]
+"""Puts the v part and the w part of some vectors at their place among all parameters."""
+
 
 @dataclass(frozen=True)
 class Gram:
@@ -50,6 +53,11 @@ class Gram:
     norm: Array
     plus: Array
     minus: Array
+
+    def at(self, index: int | slice) -> Gram:
+        """Return the numbers of one product, or of some, along the last axis."""
+        numbers = (self.inner, self.norm, self.plus, self.minus)
+        return Gram(*(number[..., index] for number in numbers))
 
 
 def gram(w: Array, v: Array) -> Gram:
@@ -174,9 +182,7 @@ class Products(Hessian):
         w, v = self.w[..., None], self.v[..., None]
         along = xp.sum(w * dv + v * dw, axis=-2)
         bent = (
-            xp.matmul(self.curvature, along)
-            if self.coupled
-            else self.curvature[..., None] * along
+            xp.matmul(self.curvature, along) if self.coupled else self.curvature[..., None] * along
         )[..., None, :]
         slope = self.slope[..., None, None]
         out = [slope * dw + w * bent, slope * dv + v * bent]
@@ -229,11 +235,7 @@ class Products(Hessian):
         count, m = int(self.w.shape[-2]), int(self.w.shape[-1])
 
         def direction(c: int) -> Isometry:
-            def carry(coordinates: Array, copies: Array) -> Array:
-                both = self._direction_frame(c).span(coordinates[..., None] * copies)
-                return self._place(c, both[..., :m, :], both[..., m:, :])
-
-            return carry
+            return direction_isometry(self.w[..., c, :], self.v[..., c, :], self._at(c))
 
         def all_directions(_: int) -> Isometry:
             def carry(coordinates: Array, copies: Array) -> Array:
@@ -242,11 +244,7 @@ class Products(Hessian):
             return carry
 
         def rest(c: int) -> Isometry:
-            def carry(coordinates: Array, copies: Array) -> Array:
-                both = self._direction_frame(c).complement(coordinates[..., None] * copies)
-                return self._place(c, both[..., :m, :], both[..., m:, :])
-
-            return carry
+            return rest_isometry(self.w[..., c, :], self.v[..., c, :], self._at(c))
 
         if self.coupled:
             length = xp.sqrt(norm)
@@ -259,10 +257,6 @@ class Products(Hessian):
         flat = Block(zero, ("flat",), rest, 2 * m - 1, suffixes=self.suffixes)
         return [outliers, flat]
 
-    def _direction_frame(self, c: int) -> Frame:
-        xp = api.array_namespace(self.w)
-        return Frame(xp.concat([self.w[..., c, :], self.v[..., c, :]], axis=-1)[..., None])
-
     def _place(self, c: int, v_part: Array, w_part: Array) -> Array:
         """Put vectors of one product at its place among all parameters."""
         count, m = int(self.w.shape[-2]), int(self.w.shape[-1])
@@ -272,7 +266,7 @@ class Products(Hessian):
             parts += [zero_rows(before, part), part, zero_rows(after, part)]
         return stack_rows(*(p for p in parts if p.shape[-2]))
 
-    def _at(self, c: int) -> Callable[[Array, Array], Array]:
+    def _at(self, c: int) -> Place:
         return lambda v_part, w_part: self._place(c, v_part, w_part)
 
     def _pair(self, c: int) -> Isometry:
@@ -316,14 +310,12 @@ def swap_blocks(
 ) -> list[Block]:
     """Return the eigenvalues ±δ of δK."""
     return [
-        Block(
-            (sign * slope)[..., None, None], ("bulk",), isometry(sign), multiplicity, suffixes
-        )
+        Block((sign * slope)[..., None, None], ("bulk",), isometry(sign), multiplicity, suffixes)
         for sign in (1, -1)
     ]
 
 
-def pair_isometry(w: Array, v: Array, place: Callable[[Array, Array], Array]) -> Isometry:
+def pair_isometry(w: Array, v: Array, place: Place) -> Isometry:
     """Carry (c₊, c₋) to c₊ (s₊, s₊)/√2 + c₋ (s₋, −s₋)/√2, s± the directions of w ± v."""
 
     def carry(coordinates: Array, copies: Array) -> Array:
@@ -334,26 +326,44 @@ def pair_isometry(w: Array, v: Array, place: Callable[[Array, Array], Array]) ->
     return carry
 
 
-def bulk_isometry(
-    w: Array, v: Array, sign: int, place: Callable[[Array, Array], Array]
-) -> Isometry:
+def bulk_isometry(w: Array, v: Array, sign: int, place: Place) -> Isometry:
     """Carry copies z, as coordinates in the complement of w ± v, to (z, ±z)/√2."""
 
     def carry(coordinates: Array, copies: Array) -> Array:
-        half = HALF * Frame((w + sign * v)[..., None]).complement(
-            coordinates[..., None] * copies
-        )
+        half = HALF * Frame((w + sign * v)[..., None]).complement(coordinates[..., None] * copies)
         return place(half, sign * half)
 
     return carry
 
 
-def swap_isometry(sign: int, place: Callable[[Array, Array], Array]) -> Isometry:
+def swap_isometry(sign: int, place: Place) -> Isometry:
     """Carry any z to (z, ±z)/√2."""
 
     def carry(coordinates: Array, copies: Array) -> Array:
         half = HALF * coordinates[..., None] * copies
         return place(half, sign * half)
+
+    return carry
+
+
+def direction_isometry(w: Array, v: Array, place: Place) -> Isometry:
+    """Carry a number to its multiple of u/‖u‖, u = (w, v): the direction the Gauss–Newton part sees."""
+    return _direction(w, v, place, lambda frame, coordinates: frame.span(coordinates))
+
+
+def rest_isometry(w: Array, v: Array, place: Place) -> Isometry:
+    """Carry coordinates in the complement of u = (w, v) to vectors."""
+    return _direction(w, v, place, lambda frame, coordinates: frame.complement(coordinates))
+
+
+def _direction(w: Array, v: Array, place: Place, lift: Callable[[Frame, Array], Array]) -> Isometry:
+    xp = api.array_namespace(w)
+    m = int(w.shape[-1])
+
+    def carry(coordinates: Array, copies: Array) -> Array:
+        frame = Frame(xp.concat([w, v], axis=-1)[..., None])
+        both = lift(frame, coordinates[..., None] * copies)
+        return place(both[..., :m, :], both[..., m:, :])
 
     return carry
 

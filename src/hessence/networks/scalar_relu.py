@@ -1,0 +1,169 @@
+"""The two-layer ReLU network of one input and one output, of any width."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import array_api_compat as api
+import numpy as np
+
+from hessence.arrays import Array, to_numpy
+from hessence.losses import PointwiseLoss
+from hessence.moments import Moments
+from hessence.networks.anatomy import CellwiseAnatomy, dissect, phase_of
+from hessence.networks.cellwise import CELLS, CellwiseHessian, unit_slopes
+from hessence.networks.network import ScalarNetwork
+from hessence.networks.products import Gram, gram
+from hessence.objectives import Pointwise, Quadratic, scalar_objective
+
+
+class KinkWarning(UserWarning):
+    """A hidden unit sits at the kink of its ReLU, where the loss has no Hessian."""
+
+
+class CellObjectives(NamedTuple):
+    """The loss of each cell's samples, over the number of all samples."""
+
+    plus: Quadratic | Pointwise
+    minus: Quadratic | Pointwise
+    populated: tuple[bool, bool]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScalarReLU(ScalarNetwork):
+    r"""f(x) = ⟨w, max(v x, 0)⟩, with parameters ordered (v, w).
+
+    Units with v_j > 0 see the samples x > 0, units with v_j < 0 the samples x ≤ 0, and the Hessian is
+    the direct sum of two scalar linear networks, one in each of these cells, weighted by their
+    shares of the samples (Singh & Hofmann, Theorem 4 and Corollary 5). Labels end in ``/+cell`` or
+    ``/-cell``. A cell without samples leaves its units' directions flat.
+
+    At v_j = 0 the loss has a kink and no Hessian. Such a unit is taken to be dead, as PyTorch's
+    autodiff takes it: its two directions are flat, labelled ``flat/kink``, and ``hessian`` warns.
+
+    Parameters
+    ----------
+    w, v : array (..., m)
+        Weights of the second and of the first layer.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> net = hs.ScalarReLU(w=[1.0, 2.0, -1.0], v=[0.5, 0.25, -1.0])
+    >>> x, y = np.asarray([1.0, -1.0, 2.0]), np.asarray([1.0, -1.5, 1.75])
+    >>> net.hessian(x, y).spectrum()
+    6 eigenvalues, closed form
+      label             value  multiplicity
+      outlier/+cell    8.9323             1
+      outlier/-cell   0.83333             1
+      bulk/+cell      0.16667             1
+      outlier/+cell  -0.05...             1
+      outlier/-cell      -0.1...          1
+      bulk/+cell     -0.16667             1
+    >>> net.anatomy(x, y).dictating
+    '+'
+    """
+
+    w: Array
+    v: Array
+
+    order: ClassVar[tuple[str, ...]] = ("v", "w")
+
+    def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
+        """Return the gradient of the loss, flat, in the order (v, w)."""
+        xp = api.array_namespace(self.w)
+        slopes = self._slopes(self._objective(self._data(x, y), loss))
+        slope = unit_slopes(slopes, self._masks)
+        return xp.concat([slope * self.w, slope * self.v], axis=-1)
+
+    def hessian(
+        self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse"
+    ) -> CellwiseHessian:
+        """Return the Hessian of the loss as an operator."""
+        xp = api.array_namespace(self.w)
+        objectives = self._objective(self._data(x, y), loss)
+        dead = int(xp.sum(xp.astype(self.v == 0, xp.int64)))
+        if dead:
+            warnings.warn(
+                f"{dead} hidden unit(s) have v = 0, where a ReLU has no Hessian; "
+                "they count as dead, as in autodiff, and their directions as flat.",
+                KinkWarning,
+                stacklevel=2,
+            )
+        inner = self._gram.inner
+        curvature = [o.curvature(inner[..., c]) for c, o in enumerate(objectives[:2])]
+        return CellwiseHessian(
+            *self._cell_weights,
+            self._masks,
+            self._slopes(objectives),
+            xp.stack(curvature, axis=-1),
+            objectives.populated,
+        )
+
+    def anatomy(self, x: Array, y: Array = None) -> CellwiseAnatomy:
+        """Take the sharpness of the mean-squared error apart, in each cell."""
+        xp = api.array_namespace(self.w)
+        objectives = self._objective(self._data(x, y), "mse")
+        w, v = self._cell_weights
+        cells = {
+            name: dissect(w[..., c, :], v[..., c, :], self._gram.at(c), objectives[c])
+            for c, name in enumerate(CELLS)
+        }
+        plus, minus = (to_numpy(cell.sharpness) for cell in cells.values())
+        dictating = np.where(plus >= minus, *CELLS)
+        sharpness = xp.maximum(cells["+"].sharpness, cells["-"].sharpness)
+        return CellwiseAnatomy(
+            cells, dictating.item() if dictating.ndim == 0 else dictating, sharpness
+        )
+
+    def phase(self, x: Array, y: Array = None, *, cell: str | None = None) -> Any:
+        """Return the phase of learning of a cell, by default of the one that dictates sharpness.
+
+        ``"early"``, ``"late"``, ``"divergent"``, or None, as for :class:`ScalarLinear`.
+        """
+        if cell not in (None, *CELLS):
+            raise ValueError(f"cell must be '+' or '-', got {cell!r}.")
+        data = self._data(x, y)
+        objectives = self._objective(data, "mse")
+        phases = [phase_of(self._gram.inner[..., c], objectives[c]) for c in range(2)]
+        if cell is not None:
+            return phases[CELLS.index(cell)]
+        dictating = self.anatomy(data).dictating
+        chosen = np.where(np.asarray(dictating) == "+", *(np.asarray(p, object) for p in phases))
+        return chosen.item() if chosen.ndim == 0 else chosen
+
+    @cached_property
+    def _masks(self) -> Array:
+        return api.array_namespace(self.v).stack([self.v > 0, self.v < 0], axis=-2)
+
+    @cached_property
+    def _cell_weights(self) -> tuple[Array, Array]:
+        xp = api.array_namespace(self.w)
+        zero = xp.zeros_like(self.w)[..., None, :]
+        w, v = (xp.where(self._masks, a[..., None, :], zero) for a in (self.w, self.v))
+        return w, v
+
+    @cached_property
+    def _gram(self) -> Gram:
+        return gram(*self._cell_weights)
+
+    def _predict(self, inputs: Array) -> Array:
+        xp = api.array_namespace(inputs)
+        plus, minus = (self._gram.inner[..., c, None, None] for c in range(2))
+        return xp.where(inputs > 0, plus * inputs, minus * inputs)
+
+    def _objective(self, data: Moments, loss: str | PointwiseLoss) -> CellObjectives:
+        plus, minus = (scalar_objective(cell, loss, n=data.n) for cell in data.cells)
+        return CellObjectives(plus, minus, (data.cells.plus.n > 0, data.cells.minus.n > 0))
+
+    def _slopes(self, objectives: CellObjectives) -> Array:
+        xp = api.array_namespace(self.w)
+        inner = self._gram.inner
+        return xp.stack([o.slope(inner[..., c]) for c, o in enumerate(objectives[:2])], axis=-1)
+
+    def _value(self, objective: CellObjectives) -> Array:
+        inner = self._gram.inner
+        return objective.plus.value(inner[..., 0]) + objective.minus.value(inner[..., 1])
