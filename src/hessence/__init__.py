@@ -11,6 +11,9 @@
   bulk        -0             1
 """
 
+from hessence import losses
+from hessence.dynamics.descent import gradient_descent
+from hessence.dynamics.trajectory import Trajectory
 from hessence.moments import Moments
 from hessence.networks.decoupled import DecoupledInputs, DecoupledOutputs
 from hessence.networks.scalar_affine import ScalarAffine
@@ -19,3 +22,19 @@ from hessence.networks.scalar_relu import KinkWarning, ScalarReLU
 from hessence.spectra import Eigenspace, Spectrum, load
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "DecoupledInputs",
+    "DecoupledOutputs",
+    "Eigenspace",
+    "KinkWarning",
+    "Moments",
+    "ScalarAffine",
+    "ScalarLinear",
+    "ScalarReLU",
+    "Spectrum",
+    "Trajectory",
+    "gradient_descent",
+    "load",
+    "losses",
+]

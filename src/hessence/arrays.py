@@ -23,8 +23,8 @@ Namespace = Any
 def floating(reference: tuple[str, Array] | None = None, /, **arguments: Any) -> tuple[Any, ...]:
     """Check named arrays and bring them to one floating-point type.
 
-    Integers are promoted to the floating-point type of the other arguments, or to float64. Lists and
-    numbers become arrays of the kind the other arguments have, or NumPy's.
+    Integers are promoted to the floating-point type of the other arguments, or to float64. Lists
+    and numbers become arrays of the kind the other arguments have, or NumPy's.
 
     Parameters
     ----------

@@ -2,8 +2,8 @@ r"""The one mechanism behind every exact spectrum: small blocks with multiplicit
 
 An orthogonal change of basis, known explicitly, turns the Hessian of a solvable network into
 :math:`\bigoplus_k B_k \otimes I_{\mu_k}`. An eigenvalue of :math:`B_k` is an eigenvalue of the
-Hessian :math:`\mu_k` times over, and its eigenvectors are the block's own, carried back by the basis.
-The cost never depends on :math:`\mu_k`.
+Hessian :math:`\mu_k` times over, and its eigenvectors are the block's own, carried back by the
+basis. The cost never depends on :math:`\mu_k`.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def _rotation2(a: Array, b: Array, d: Array) -> Array:
 
 def _eigensystem3(matrix: Array) -> tuple[Array, Array]:
     # The eigenvalue farthest from the other two is well separated, hence its closed form and its
-    # eigenvector are accurate; the rest is a 2 × 2 problem on the complement. The textbook's cosines
-    # for all three lose half the digits when two eigenvalues are close.
+    # eigenvector are accurate; the rest is a 2 × 2 problem on the complement. The textbook's
+    # cosines # for all three lose half the digits when two eigenvalues are close.
     xp = api.array_namespace(matrix)
     scale = nonzero(xp.max(xp.abs(matrix), axis=(-2, -1), keepdims=True))
     scaled = matrix / scale

@@ -27,7 +27,7 @@ class Certificate:
         The worst ‖Hz − λz‖/‖H‖ over the tested eigenvectors z. For a symmetric H an eigenvalue of
         H lies within residual · ‖H‖ of every tested λ.
     trace_defect : float or None
-        The gap between the traces relative to the sum of all \\|λ\\|; None if the operator is too
+        The gap between the traces relative to the sum of all abs(λ); None if the operator is too
         large to have its diagonal read and does not know its trace.
     norm_defect : float or None
         The gap between the squared Frobenius norms, relative; None as above.

@@ -2,9 +2,9 @@ r"""The loss as a function of what a network computes.
 
 A scalar network predicts :math:`g x` and reaches its loss only through the number g, so its Hessian
 needs only :math:`\ell'(g)` and :math:`\ell''(g)`; a network with inputs :math:`x \in \mathbb{R}^D`
-predicts :math:`\langle\beta, x\rangle` and needs the gradient and the Hessian in :math:`\beta`. With the
-mean-squared error these are polynomials whose coefficients are moments; any other loss is summed over
-the samples.
+predicts :math:`\langle\beta, x\rangle` and needs the gradient and the Hessian in :math:`\beta`.
+With the mean-squared error these are polynomials whose coefficients are moments; any other loss is
+summed over the samples.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ def scalar_objective(
 ) -> Quadratic | Pointwise:
     """Return the loss as a function of g, for one input and any number of separate outputs.
 
-    With several outputs the result depends on one g for each. `n` is the number of samples to divide
-    by if it is not that of the moments.
+    With several outputs the result depends on one g for each. `n` is the number of samples to
+    divide by if it is not that of the moments.
     """
     pointwise = as_loss(loss)
     n = moments.n if n is None else n

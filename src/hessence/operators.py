@@ -14,8 +14,8 @@ from hessence.spectra import Spectrum
 class Operator(ABC):
     """A symmetric matrix that is applied rather than stored.
 
-    ``H @ V`` follows ``matmul``: V is a vector (p,) or columns (p, k); where H stands for a batch of
-    networks, V may have the batch dimensions in front.
+    ``H @ V`` follows ``matmul``: V is a vector (p,) or columns (p, k); where H stands for a batch
+    of networks, V may have the batch dimensions in front.
     """
 
     @property

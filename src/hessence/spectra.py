@@ -156,7 +156,7 @@ class Spectrum:
         batched = self._values.ndim > 1
         return tuple(
             Eigenspace(
-                self._values[..., g],
+                self._values[..., g] if batched else self._values[g],
                 self._uniform_count(g) if batched else int(self._counts[g]),
                 self._label(g),
                 *self._place(g),
@@ -222,10 +222,10 @@ class Spectrum:
 
     @property
     def logabsdet(self) -> Array:
-        """The logarithm of the product of \\|λ\\| over the eigenvalues that are not flat.
+        """The logarithm of the product of abs(λ) over the eigenvalues that are not flat.
 
-        An eigenvalue is flat if \\|λ\\| ≤ 100 ε ‖H‖, with ε the spacing of the floating-point type. So
-        a singular Hessian gets its pseudo-determinant rather than −∞, and a zero Hessian gets 0.
+        An eigenvalue is flat if abs(λ) ≤ 100 ε ‖H‖, with ε the spacing of the floating-point type.
+        So a singular Hessian gets its pseudo-determinant rather than −∞, and a zero Hessian gets 0.
         """
         xp = self._xp
         curved = xp.where(self._flat(None), xp.ones_like(self._values), xp.abs(self._values))
@@ -233,7 +233,7 @@ class Spectrum:
 
     @property
     def condition_number(self) -> Array:
-        """The largest over the smallest \\|λ\\| among the eigenvalues that are not flat.
+        """The largest over the smallest abs(λ) among the eigenvalues that are not flat.
 
         Flat as in ``logabsdet``: a singular Hessian gets the condition number on its range. A zero
         Hessian has none: NaN.
@@ -250,7 +250,7 @@ class Spectrum:
         Parameters
         ----------
         tol : float, optional
-            An eigenvalue is flat if \\|λ\\| ≤ tol · ‖H‖. The default is 100 ε, with ε the spacing of
+            An eigenvalue is flat if abs(λ) ≤ tol · ‖H‖. The default is 100 ε, with ε the spacing of
             the floating-point type; ``tol=0`` counts exact zeros only.
         """
         inertia = self.inertia(tol)

@@ -8,7 +8,8 @@ The loss depends on :math:`\beta = (\langle w, v\rangle, \langle w, b\rangle)`, 
                     \langle dw, b\rangle + \langle w, db\rangle).
 
 Turning (v, b) so that :math:`\delta = (h, 0)` leaves :math:`2h\langle dw, dv'\rangle` of the second
-term. Then db′ ⟂ w is flat, and hidden directions orthogonal to w, v and b see nothing but :math:`\pm h`.
+term. Then db′ ⟂ w is flat, and hidden directions orthogonal to w, v and b see nothing but
+:math:`\pm h`.
 """
 
 from __future__ import annotations
@@ -322,9 +323,9 @@ class AffineHessian(Hessian):
 def _triple_values(matrix: Array) -> Array:
     r"""Return the roots of λ²(λ − T) = h²(λ − ω), T the trace, each to full relative accuracy.
 
-    The 3 × 3 solver finds them to ε‖B‖. The polynomial, evaluated as it stands here, is accurate near
-    its small roots too, so Newton recovers their digits; a step longer than the solver's own error can
-    only be noise (at a double root) and is not taken.
+    The 3 × 3 solver finds them to ε‖B‖. The polynomial, evaluated as it stands here, is accurate
+    near its small roots too, so Newton recovers their digits; a step longer than the solver's own
+    error can only be noise (at a double root) and is not taken.
     """
     xp = api.array_namespace(matrix)
     scale = nonzero(xp.max(xp.abs(matrix), axis=(-2, -1)))[..., None]

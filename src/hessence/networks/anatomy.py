@@ -11,7 +11,6 @@ import numpy as np
 
 from hessence.arrays import Array, epsilon, nonzero, to_numpy
 from hessence.networks.products import Gram, outlier_pair
-from hessence.objectives import Quadratic
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,8 @@ class Anatomy:
               + 4\sigma^4(\|w\|^2\|v\|^2 - \langle w, v\rangle^2)
               + 4(2\sigma^2\langle w, v\rangle - E[yx])^2
 
-    (Singh & Hofmann, Section 1). Each square's share of R/2 is that square over 2R, so that the four
-    terms below add up to the sharpness.
+    (Singh & Hofmann, Section 1). Each square's share of R/2 is that square over 2R, so that the
+    four terms below add up to the sharpness.
 
     Attributes
     ----------
@@ -72,7 +71,7 @@ class CellwiseAnatomy:
     sharpness: Array
 
 
-def dissect(w: Array, v: Array, numbers: Gram, objective: Quadratic) -> Anatomy:
+def dissect(w: Array, v: Array, numbers: Gram, objective: Any) -> Anatomy:
     """Take the outlier pair's larger value apart."""
     xp = api.array_namespace(w)
     variance = objective.variance
@@ -93,25 +92,20 @@ def dissect(w: Array, v: Array, numbers: Gram, objective: Quadratic) -> Anatomy:
         norm_imbalance=imbalance * imbalance * share,
         non_collinearity=area * share,
         distance_from_target=distance * distance * share,
-        sharpness=sharpness,
+        sharpness=sharpness[()],
     )
 
 
-def phase_of(inner: Array, objective: Quadratic) -> Any:
+def phase_of(inner: Array, objective: Any) -> Any:
     """Return the phase of learning for one product, or an array of phases for a batch."""
     covariance = to_numpy(objective.covariance)
     fitted = to_numpy(objective.variance * inner)
     # Mirror data whose solution is negative.
     sign = np.sign(covariance)
-    progress, target = sign * fitted, sign * covariance
+    progress, target = np.broadcast_arrays(sign * fitted, sign * covariance)
     slack = 4 * epsilon(inner) * target
-    phases = np.where(
-        target == 0,
-        None,
-        np.where(
-            3 * progress <= target,
-            "early",
-            np.where(progress - target <= slack, "late", "divergent"),
-        ),
-    )
+    phases = np.full(target.shape, "divergent", dtype=object)
+    phases[progress - target <= slack] = "late"
+    phases[3 * progress <= target] = "early"
+    phases[target == 0] = None
     return phases.item() if phases.ndim == 0 else phases

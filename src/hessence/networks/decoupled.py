@@ -23,7 +23,7 @@ from hessence.objectives import (
 )
 
 CORRELATION_TOLERANCE = 32
-"""Inputs count as uncorrelated if \\|E[x_i x_j]\\| is at most this many ε of √(E[x_i²] E[x_j²])."""
+"""Inputs count as uncorrelated if abs(E[x_i x_j]) is at most this many ε of √(E[x_i²] E[x_j²])."""
 
 
 class _Decoupled(Network):
@@ -118,8 +118,8 @@ class DecoupledInputs(_Decoupled):
 class DecoupledOutputs(_Decoupled):
     """f_k(x) = ⟨w_k, v_k⟩ x, with parameters ordered (V, W), each row by row.
 
-    The Hessian is a direct sum of scalar linear networks, one for each output (labels end in ``/y0``,
-    ``/y1``, …). The loss is summed over the outputs.
+    The Hessian is a direct sum of scalar linear networks, one for each output (labels end in
+    ``/y0``, ``/y1``, …). The loss is summed over the outputs.
 
     Parameters
     ----------

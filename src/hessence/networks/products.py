@@ -8,8 +8,8 @@ A loss that depends on weights w, v only through :math:`g = \langle w, v \rangle
 
 K swaps the two halves, so the coordinates w ± v diagonalise it, and the rank-one term touches one
 direction of each: a 2 × 2 block for the outlier pair, and :math:`\pm\delta`, each m − 1 times, for
-the bulk (Singh & Hofmann, Theorems 1–3, for the mean-squared error). Networks that hold several such
-products add one rank-one term each, coupled if the predictor's curvature couples them.
+the bulk (Singh & Hofmann, Theorems 1–3, for the mean-squared error). Networks that hold several
+such products add one rank-one term each, coupled if the predictor's curvature couples them.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ def outlier_pair(numbers: Gram, slope: Array, curvature: Array) -> tuple[Array, 
     r"""Return the two eigenvalues of :math:`\delta K + s u u^\top` outside the bulk, larger first.
 
     With :math:`T = s(\|w\|^2+\|v\|^2)` and
-    :math:`R^2 = 4(\delta + s g)^2 + s^2 \|w+v\|^2 \|w-v\|^2` they are :math:`(T \pm R)/2`. The one in which
-    T and R cancel is taken from the product of the two, :math:`-\delta(\delta + 2 s g)`, instead.
+    :math:`R^2 = 4(\delta + s g)^2 + s^2 \|w+v\|^2 \|w-v\|^2` they are :math:`(T \pm R)/2`. The one
+    in which T and R cancel is taken from the product of the two, :math:`-\delta(\delta + 2 s g)`,
+    instead.
     """
     xp = api.array_namespace(numbers.inner)
     coupled = curvature * numbers.inner
@@ -347,7 +348,7 @@ def swap_isometry(sign: int, place: Place) -> Isometry:
 
 
 def direction_isometry(w: Array, v: Array, place: Place) -> Isometry:
-    """Carry a number to its multiple of u/‖u‖, u = (w, v): the direction the Gauss–Newton part sees."""
+    """Carry a number to its multiple of u = (w, v), all that the Gauss–Newton part sees."""
     return _direction(w, v, place, lambda frame, coordinates: frame.span(coordinates))
 
 

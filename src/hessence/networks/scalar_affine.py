@@ -20,12 +20,12 @@ from hessence.objectives import VectorPointwise, VectorQuadratic, vector_objecti
 class ScalarAffine(ScalarNetwork):
     """f(x) = ⟨w, v x + b⟩, with parameters ordered (v, b, w).
 
-    The prediction is linear in (x, 1) with coefficients β = (⟨w, v⟩, ⟨w, b⟩), and the Hessian reduces
-    exactly, for any data and any weights, to a block of at most seven dimensions beside a bulk ±‖δ‖
-    and zeros, δ = E[(f − y)(x, 1)]: ``method`` is then ``"narrow twin"``. Where the assumptions of
-    Singh & Hofmann, Theorem 6, hold to rounding (⟨v, b⟩ = 0, ‖v‖ = ‖b‖, E[x] = 0, E[x²] = 1, and
-    E[y (x, 1)] parallel to β, for which the paper asks that it vanishes), the block falls apart into
-    the paper's pair and triple: ``method`` is ``"closed form"``.
+    The prediction is linear in (x, 1) with coefficients β = (⟨w, v⟩, ⟨w, b⟩), and the Hessian
+    reduces exactly, for any data and any weights, to a block of at most seven dimensions beside a
+    bulk ±‖δ‖ and zeros, δ = E[(f − y)(x, 1)]: ``method`` is then ``"narrow twin"``. Where the
+    assumptions of Singh & Hofmann, Theorem 6, hold to rounding (⟨v, b⟩ = 0, ‖v‖ = ‖b‖, E[x] = 0,
+    E[x²] = 1, and E[y (x, 1)] parallel to β, for which the paper asks that it vanishes), the block
+    falls apart into the paper's pair and triple: ``method`` is ``"closed form"``.
 
     Parameters
     ----------

@@ -27,8 +27,8 @@ class ScalarLinear(ScalarNetwork):
     - the outlier pair :math:`\tfrac12\big(T \pm \sqrt{T^2 + 4\delta(\delta + 2\sigma^2 g)}\big)`,
       where :math:`T = \sigma^2(\|w\|^2 + \|v\|^2)` is the trace
 
-    (Singh & Hofmann, Theorems 1–3, with the bulk eigenvectors' signs corrected: they go with λδ, not
-    with λ). For any other loss ℓ(g), δ and σ² become ℓ′(g) and ℓ″(g).
+    (Singh & Hofmann, Theorems 1–3, with the bulk eigenvectors' signs corrected: they go with λδ,
+    not with λ). For any other loss ℓ(g), δ and σ² become ℓ′(g) and ℓ″(g).
 
     Parameters
     ----------

@@ -36,8 +36,8 @@ class CellObjectives(NamedTuple):
 class ScalarReLU(ScalarNetwork):
     r"""f(x) = ⟨w, max(v x, 0)⟩, with parameters ordered (v, w).
 
-    Units with v_j > 0 see the samples x > 0, units with v_j < 0 the samples x ≤ 0, and the Hessian is
-    the direct sum of two scalar linear networks, one in each of these cells, weighted by their
+    Units with v_j > 0 see the samples x > 0, units with v_j < 0 the samples x ≤ 0, and the Hessian
+    is the direct sum of two scalar linear networks, one in each of these cells, weighted by their
     shares of the samples (Singh & Hofmann, Theorem 4 and Corollary 5). Labels end in ``/+cell`` or
     ``/-cell``. A cell without samples leaves its units' directions flat.
 
@@ -106,14 +106,14 @@ class ScalarReLU(ScalarNetwork):
     def anatomy(self, x: Array, y: Array = None) -> CellwiseAnatomy:
         """Take the sharpness of the mean-squared error apart, in each cell."""
         xp = api.array_namespace(self.w)
-        objectives = self._objective(self._data(x, y), "mse")
+        plus, minus, _ = self._objective(self._data(x, y), "mse")
         w, v = self._cell_weights
         cells = {
-            name: dissect(w[..., c, :], v[..., c, :], self._gram.at(c), objectives[c])
-            for c, name in enumerate(CELLS)
+            name: dissect(w[..., c, :], v[..., c, :], self._gram.at(c), objective)
+            for c, (name, objective) in enumerate(zip(CELLS, (plus, minus), strict=True))
         }
-        plus, minus = (to_numpy(cell.sharpness) for cell in cells.values())
-        dictating = np.where(plus >= minus, *CELLS)
+        larger = to_numpy(cells["+"].sharpness) >= to_numpy(cells["-"].sharpness)
+        dictating = np.where(larger, *CELLS)
         sharpness = xp.maximum(cells["+"].sharpness, cells["-"].sharpness)
         return CellwiseAnatomy(
             cells, dictating.item() if dictating.ndim == 0 else dictating, sharpness
@@ -127,8 +127,9 @@ class ScalarReLU(ScalarNetwork):
         if cell not in (None, *CELLS):
             raise ValueError(f"cell must be '+' or '-', got {cell!r}.")
         data = self._data(x, y)
-        objectives = self._objective(data, "mse")
-        phases = [phase_of(self._gram.inner[..., c], objectives[c]) for c in range(2)]
+        plus, minus, _ = self._objective(data, "mse")
+        inner = self._gram.inner
+        phases = [phase_of(inner[..., c], objective) for c, objective in enumerate((plus, minus))]
         if cell is not None:
             return phases[CELLS.index(cell)]
         dictating = self.anatomy(data).dictating

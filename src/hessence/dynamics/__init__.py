@@ -1,0 +1,1 @@
+"""Training in reduced coordinates, and the spectra along the way."""

@@ -1,0 +1,72 @@
+"""What training leaves behind: the networks and their spectra, step by step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from hessence.arrays import Array
+from hessence.spectra import Spectrum
+
+
+class Trajectory(ABC):
+    """A network through training.
+
+    Attributes
+    ----------
+    loss, sharpness, trace : array (steps + 1,)
+        At each point; batch dimensions, if any, come last.
+    outliers : array (steps + 1, 2); for ReLU (steps + 1, 2, 2)
+        The outlier pair, larger first; for ReLU one pair for each of the cells +, −.
+    bulk : array (steps + 1,); for ReLU (steps + 1, 2)
+        The residual–input covariance δ: the bulk is at +δ and −δ.
+    phase : sequence of str
+        The phase of learning; for ReLU that of the cell that dictates the sharpness.
+    lr : float
+        The learning rate, whose stability threshold for the sharpness is 2 / lr.
+    diverged : int or None
+        The first step at which a number is no longer finite.
+    """
+
+    loss: Array
+    sharpness: Array
+    trace: Array
+    outliers: Array
+    bulk: Array
+    phase: Any
+    lr: float
+    diverged: int | None
+
+    def __len__(self) -> int:
+        """Return the number of points, one more than the steps taken."""
+        return int(self.loss.shape[0])
+
+    def __getitem__(self, step: int) -> Any:
+        """Return the network after `step` updates; negative steps count from the end."""
+        index = step + len(self) if step < 0 else step
+        if not 0 <= index < len(self):
+            raise IndexError(f"step {step} is outside a trajectory of {len(self)} points.")
+        if self.diverged is not None and index >= self.diverged:
+            raise ValueError(
+                f"there is no network after step {index}: training diverged at step "
+                f"{self.diverged}; try a smaller lr."
+            )
+        return self._network(index)
+
+    def spectrum(self, step: int) -> Spectrum:
+        """Return the whole spectrum after `step` updates, eigenvectors included."""
+        return self._spectrum(self[step])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the outliers, the bulk and the phases; needs ``hessence[plot]``."""
+        from hessence.plotting import draw_trajectory
+
+        return draw_trajectory(self, ax)
+
+    @abstractmethod
+    def _network(self, step: int) -> Any:
+        """Return the network at a valid step."""
+
+    @abstractmethod
+    def _spectrum(self, net: Any) -> Spectrum:
+        """Return the spectrum of a network on the data of this trajectory."""

@@ -1,0 +1,166 @@
+"""Pictures of spectra. Needs the extra ``hessence[plot]``; nothing here is imported otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hessence.arrays import to_numpy
+
+if TYPE_CHECKING:
+    from hessence.dynamics.trajectory import Trajectory
+    from hessence.spectra import Spectrum
+
+COLOURS = ("#0b6e99", "#d1495b", "#66a182", "#edae49", "#6a4c93", "#8d6b48", "#2e4057")
+GREY = "#7a7a7a"
+PHASES = {"early": "#fdf0d5", "late": "#e3f2e1", "divergent": "#fbe3e4"}
+MARKERS = {"outlier": "o", "bulk": "s"}
+
+
+def draw_spectrum(spectrum: Spectrum, ax: Any = None) -> Any:
+    """Draw all eigenvalues in descending order, one run of equal values for each eigenspace.
+
+    The colour tells the tail of the label (the cell, the input, …), the marker its head (outlier or
+    bulk). The cost depends on the number of eigenspaces, not of eigenvalues.
+    """
+    if to_numpy(spectrum.values).ndim > 1:
+        raise ValueError("a picture shows one network; pick one of the batch first.")
+    ax = _axes(ax)
+    tails = sorted({space.label.partition("/")[2] for space in spectrum.spaces})
+    colour = {tail: COLOURS[i % len(COLOURS)] for i, tail in enumerate(tails)}
+    seen: set[str] = set()
+    start = 0
+    for space in spectrum.spaces:
+        head, _, tail = space.label.partition("/")
+        count, value = space.multiplicity, float(to_numpy(space.value))
+        shade = GREY if head == "flat" else colour[tail]
+        # Up to a hundred copies are shown one by one, more as a line.
+        ranks = np.arange(start + 1, start + count + 1)
+        if count > 100:
+            ranks = ranks[[0, -1]]
+        ax.plot(
+            ranks,
+            np.full(ranks.size, value),
+            color=shade,
+            linestyle="-" if count > 100 else "none",
+            linewidth=3,
+            marker=MARKERS.get(head, "o"),
+            markersize=8 if head == "outlier" else 5,
+            markerfacecolor=shade if head == "outlier" else "white",
+            label=space.label.replace("/", ", ") if space.label not in seen else None,
+        )
+        seen.add(space.label)
+        start += count
+    ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.set_xlabel("rank of the eigenvalue")
+    ax.set_ylabel("eigenvalue")
+    ax.legend(frameon=False)
+    return ax
+
+
+def draw_trajectory(trajectory: Trajectory, ax: Any = None) -> Any:
+    """Draw outliers and bulk through training over the phases of learning, and 2 / lr."""
+    ax = _axes(ax)
+    if not isinstance(trajectory.phase, tuple):
+        raise ValueError("a picture shows one network; train one of the batch on its own.")
+    outliers = to_numpy(trajectory.outliers)
+    if outliers.ndim == 2:
+        outliers = outliers[:, None, :]
+        names: Sequence[str] = ("",)
+    else:
+        names = (" (+ cell)", " (− cell)")
+    bulk = to_numpy(trajectory.bulk).reshape(len(outliers), -1)
+    steps = np.arange(len(trajectory))
+    _shade_phases(ax, trajectory.phase)
+    for c, name in enumerate(names):
+        ax.plot(steps, outliers[:, c, 0], color=COLOURS[2 * c], label=f"larger outlier{name}")
+        ax.plot(steps, outliers[:, c, 1], color=COLOURS[2 * c + 1], label=f"smaller outlier{name}")
+        style = {"color": GREY, "linewidth": 1, "linestyle": ("-", "--")[c]}
+        ax.plot(steps, bulk[:, c], label=f"bulk{name}", **style)
+        ax.plot(steps, -bulk[:, c], **style)
+    top = float(np.nanmax(np.where(np.isfinite(outliers), outliers, np.nan)))
+    if 2 / trajectory.lr < 1.5 * top:
+        ax.axhline(2 / trajectory.lr, color="black", linestyle="--", linewidth=1, label="2 / lr")
+    ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
+    ax.set_xlabel("step")
+    ax.set_ylabel("eigenvalue")
+    ax.margins(x=0, y=0.12)
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=len(names) + 1)
+    return ax
+
+
+def draw_sweep(
+    parameter: Any, spectra: Sequence[Spectrum], ax: Any = None, *, name: str = "parameter"
+) -> Any:
+    """Draw the eigenvalues of several spectra of one shape against the parameter they differ in."""
+    ax = _axes(ax)
+    shades = {"outlier": COLOURS[1], "bulk": COLOURS[0]}
+    styles = {"outlier": "-", "bulk": "--"}
+    heads = dict.fromkeys(space.label.partition("/")[0] for space in spectra[0].spaces)
+    for head in heads:
+        lines = np.asarray([[float(to_numpy(sp.value)) for sp in s[head]] for s in spectra])
+        for i, line in enumerate(lines.T):
+            ax.plot(
+                to_numpy(parameter),
+                line,
+                color=shades.get(head, GREY),
+                linestyle=styles.get(head, ":"),
+                label=head if i == 0 else None,
+            )
+    ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
+    ax.set_xlabel(name)
+    ax.set_ylabel("eigenvalue")
+    ax.margins(x=0)
+    ax.legend(frameon=False)
+    return ax
+
+
+def new_figure(width: float = 7.0, height: float = 4.2, columns: int = 1) -> tuple[Any, list[Any]]:
+    """Return a figure outside any global state, with its axes in one row."""
+    figure_class = _matplotlib("matplotlib.figure").Figure
+    figure = figure_class(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure, list(axes)
+
+
+def _shade_phases(ax: Any, phases: Sequence[str | None]) -> None:
+    """Tint the background; stretches too short to read get the tint and no word."""
+    edges = [i for i in range(len(phases)) if i == 0 or phases[i] != phases[i - 1]]
+    for first, last in zip(edges, [*edges[1:], len(phases)], strict=True):
+        phase = phases[first]
+        if phase is None:
+            continue
+        ax.axvspan(first, last, color=PHASES[phase], zorder=0, linewidth=0)
+        if last - first > len(phases) / 12:
+            ax.text(
+                (first + last) / 2,
+                0.98,
+                phase,
+                transform=ax.get_xaxis_transform(),
+                ha="center",
+                va="top",
+                fontsize=9,
+                color=GREY,
+            )
+
+
+def _axes(ax: Any) -> Any:
+    if ax is not None:
+        return ax
+    _, ax = _matplotlib("matplotlib.pyplot").subplots(layout="constrained")
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def _matplotlib(module: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError("pictures need matplotlib: pip install 'hessence[plot]'.") from error
