@@ -2,13 +2,13 @@
 
 >>> import numpy as np, hessence as hs
 >>> net = hs.ScalarLinear(w=np.asarray([1.0, 0.5]), v=np.asarray([0.5, 1.0]))
->>> net.hessian(np.asarray([1.0, -1.0]), np.asarray([1.0, -1.0])).spectrum()
+>>> net.hessian(x=[1.0, -1.0], y=[2.0, -2.0]).spectrum()
 4 eigenvalues, closed form
   label    value  multiplicity
-  outlier    2.5             1
-  bulk         0             1
-  outlier      0             1
-  bulk        -0             1
+  outlier      2             1
+  bulk         1             1
+  outlier    0.5             1
+  bulk        -1             1
 """
 
 from hessence import losses

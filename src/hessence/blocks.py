@@ -152,7 +152,7 @@ def _rotation2(a: Array, b: Array, d: Array) -> Array:
 def _eigensystem3(matrix: Array) -> tuple[Array, Array]:
     # The eigenvalue farthest from the other two is well separated, hence its closed form and its
     # eigenvector are accurate; the rest is a 2 × 2 problem on the complement. The textbook's
-    # cosines # for all three lose half the digits when two eigenvalues are close.
+    # cosines for all three lose half the digits when two eigenvalues are close.
     xp = api.array_namespace(matrix)
     scale = nonzero(xp.max(xp.abs(matrix), axis=(-2, -1), keepdims=True))
     scaled = matrix / scale

@@ -88,7 +88,7 @@ def draw_trajectory(trajectory: Trajectory, ax: Any = None) -> Any:
     ax.set_xlabel("step")
     ax.set_ylabel("eigenvalue")
     ax.margins(x=0, y=0.12)
-    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=len(names) + 1)
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
     return ax
 
 

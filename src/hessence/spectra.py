@@ -117,12 +117,12 @@ class Spectrum:
     >>> s
     6 eigenvalues, closed form
       label      value  multiplicity
-      outlier   8.6847             1
+      outlier   8.7812             1
       bulk         1.5             2
+      outlier  -1.2812             1
       bulk        -1.5             2
-      outlier  -1.1847             1
     >>> s.eigenvalues.round(4)
-    array([ 8.6847,  1.5   ,  1.5   , -1.5   , -1.5   , -1.1847])
+    array([ 8.7812,  1.5   ,  1.5   , -1.2812, -1.5   , -1.5   ])
     >>> s["outlier"][0].vectors().shape
     (6, 1)
     """
@@ -133,7 +133,7 @@ class Spectrum:
         self._blocks = tuple(blocks)
         columns = [block.eigenvalues() for block in self._blocks]
         self._xp = xp = api.array_namespace(*columns)
-        values = xp.concat(columns, axis=-1)
+        values = xp.concat(columns, axis=-1) + 0.0  # no negative zeros
         sizes = [int(column.shape[-1]) for column in columns]
         self._ends = np.cumsum(sizes)
         counts = _join_counts([block.multiplicity for block in self._blocks], sizes, values)

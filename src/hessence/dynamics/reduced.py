@@ -1,10 +1,9 @@
 r"""Gradient descent of scalar networks in two numbers for each inner product.
 
 The gradient of a loss of :math:`g = \langle w, v \rangle` is :math:`\ell'(g)` times (w, v)
-swapped. So
-:math:`w + v` is multiplied by :math:`1 - \eta\ell'(g)` and :math:`w - v` by :math:`1 +
-\eta\ell'(g)`, and heavy-ball momentum, from rest, keeps to the same two lines. With their
-multiples α and β since the start of a segment,
+swapped. So w + v is multiplied by :math:`1 - \eta\ell'(g)` and w − v by :math:`1 + \eta\ell'(g)`,
+and heavy-ball momentum, from rest, keeps to the same two lines. With their multiples α and β since
+the start of a segment,
 
 .. math:: g = \tfrac{1}{2} g_0 (\alpha^2 + \beta^2) + \tfrac{1}{4} N_0 (\alpha^2 - \beta^2), \quad
           N = \|w\|^2 + \|v\|^2.

@@ -82,7 +82,8 @@ class ScalarTrajectory(Trajectory):
 
     def _phases(self, inner: Numbers, dictating: Numbers) -> Any:
         pieces = _objectives(self._net, self._data, "mse")
-        phases = np.stack([phase_of(inner[..., c], piece) for c, piece in enumerate(pieces)], -1)
+        columns = [like(inner[..., c], self._net.w) for c in range(len(pieces))]
+        phases = np.stack([phase_of(g, p) for g, p in zip(columns, pieces, strict=True)], axis=-1)
         chosen = np.take_along_axis(phases, dictating[..., None], axis=-1)[..., 0]
         return chosen if chosen.ndim > 1 else tuple(chosen)
 

@@ -17,7 +17,6 @@ from hessence.networks.products import (
     Place,
     bulk_isometry,
     direction_isometry,
-    gram,
     pair_block,
     pair_isometry,
     rest_isometry,
@@ -43,6 +42,8 @@ class CellwiseHessian(Hessian):
         Which units are in the cell; a dead unit is in none.
     slope, curvature : array (..., 2)
         First and second derivative of each cell's loss.
+    numbers : Gram
+        The Gram numbers of w and v in each cell.
     populated : tuple of bool
         Whether the cell has samples.
     part : str
@@ -54,6 +55,7 @@ class CellwiseHessian(Hessian):
     masks: Array
     slope: Array
     curvature: Array
+    numbers: Gram
     populated: tuple[bool, bool]
     part: Part = "hessian"
 
@@ -78,10 +80,6 @@ class CellwiseHessian(Hessian):
         return self.w
 
     @cached_property
-    def _gram(self) -> Gram:
-        return gram(self.w, self.v)
-
-    @cached_property
     def _units(self) -> Array:
         """How many units each cell has, (..., 2)."""
         xp = api.array_namespace(self.w)
@@ -89,13 +87,13 @@ class CellwiseHessian(Hessian):
 
     def trace(self) -> Array:
         """Return the sum over cells of s (‖w‖² + ‖v‖²)."""
-        return api.array_namespace(self.w).sum(self.curvature * self._gram.norm, axis=-1)
+        return api.array_namespace(self.w).sum(self.curvature * self.numbers.norm, axis=-1)
 
     def squared_norm(self) -> Array:
         """Return the sum over cells of 2q δ² + 4 s δ g + s² (‖w‖² + ‖v‖²)², q units in the cell."""
         xp = api.array_namespace(self.w)
         units = xp.astype(self._units, self.w.dtype)
-        g = self._gram
+        g = self.numbers
         swap = self.slope * (2 * units * self.slope + 4 * self.curvature * g.inner)
         return xp.sum(swap + (self.curvature * g.norm) ** 2, axis=-1)
 
@@ -130,7 +128,7 @@ class CellwiseHessian(Hessian):
         slope, curvature, numbers = (
             self.slope[..., own],
             self.curvature[..., own],
-            self._gram.at(own),
+            self.numbers.at(own),
         )
         one = xp.ones_like(units)
         exists = xp.minimum(units, one)

@@ -64,13 +64,18 @@ class DecoupledInputs(_Decoupled):
     --------
     >>> import numpy as np, hessence as hs
     >>> net = hs.DecoupledInputs(W=[[1.0, 2.0], [0.5, 1.0]], V=[[1.0, 0.0], [1.0, 1.0]])
-    >>> x, y = np.asarray([[1.0, 0.0], [0.0, 2.0]]), np.asarray([1.0, 2.0])
+    >>> x, y = np.asarray([[1.0, 0.0], [0.0, 2.0]]), np.asarray([2.0, 2.0])
     >>> net.hessian(x, y).spectrum()
     8 eigenvalues, closed form
-      label         value  multiplicity
-      outlier/x0        3             1
-      outlier/x1   8.0505             1
-      ...
+      label          value  multiplicity
+      outlier/x1    7.4408             1
+      outlier/x0    2.9142             1
+      bulk/x1            1             1
+      bulk/x0          0.5             1
+      outlier/x0  0.085786             1
+      bulk/x0         -0.5             1
+      outlier/x1  -0.94076             1
+      bulk/x1           -1             1
     """
 
     W: Array
@@ -91,7 +96,7 @@ class DecoupledInputs(_Decoupled):
         if _is_diagonal(curvature):
             curvature = api.array_namespace(curvature).linalg.diagonal(curvature)
         names = [f"/x{d}" for d in range(int(self.W.shape[-2]))]
-        return Products(self.W, self.V, slope, curvature, suffixes=names)
+        return Products(self.W, self.V, slope, curvature, self._gram, suffixes=names)
 
     def _predict(self, inputs: Array) -> Array:
         xp = api.array_namespace(inputs)
@@ -151,11 +156,9 @@ class DecoupledOutputs(_Decoupled):
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
         """Return the Hessian of the loss as an operator."""
         objective = self._objective(self._data(x, y), loss)
-        inner = self._gram.inner
+        slope, curvature = objective.slope(self._gram.inner), objective.curvature(self._gram.inner)
         names = [f"/y{k}" for k in range(int(self.W.shape[-2]))]
-        return Products(
-            self.W, self.V, objective.slope(inner), objective.curvature(inner), suffixes=names
-        )
+        return Products(self.W, self.V, slope, curvature, self._gram, suffixes=names)
 
     def _predict(self, inputs: Array) -> Array:
         return inputs * self._gram.inner[..., None, :]

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import array_api_compat as api
@@ -28,6 +27,9 @@ from hessence.operators import Hessian
 from hessence.spectra import Spectrum
 
 HALF = 0.5**0.5
+
+CACHE = 2**15
+"""How many numbers are summed at a time where an intermediate array is needed."""
 
 Part = Literal["hessian", "ggn", "functional"]
 
@@ -54,8 +56,8 @@ class Gram:
     plus: Array
     minus: Array
 
-    def at(self, index: int | slice) -> Gram:
-        """Return the numbers of one product, or of some, along the last axis."""
+    def at(self, index: int | slice | None) -> Gram:
+        """Return the numbers of one product, or of some; with None, make them one of one."""
         numbers = (self.inner, self.norm, self.plus, self.minus)
         return Gram(*(number[..., index] for number in numbers))
 
@@ -69,10 +71,21 @@ def gram(w: Array, v: Array) -> Gram:
     # Three dot products give all four numbers unless w is close to ±v; only then are the sum or the
     # difference formed, whose norm the subtraction above would have lost.
     if bool(xp.any(16 * plus < norm)):
-        plus = xp.vecdot(w + v, w + v)
+        plus = _squared_sum(w, v, 1)
     if bool(xp.any(16 * minus < norm)):
-        minus = xp.vecdot(w - v, w - v)
+        minus = _squared_sum(w, v, -1)
     return Gram(inner, norm, plus, minus)
+
+
+def _squared_sum(w: Array, v: Array, sign: int) -> Array:
+    """Return ‖w ± v‖², a stretch at a time so that the sum stays in the cache."""
+    xp = api.array_namespace(w, v)
+    total = xp.zeros_like(xp.vecdot(w[..., :1], v[..., :1]))
+    for start in range(0, int(w.shape[-1]), CACHE):
+        own = slice(start, start + CACHE)
+        stretch = w[..., own] + v[..., own] if sign > 0 else w[..., own] - v[..., own]
+        total = total + xp.vecdot(stretch, stretch)
+    return total
 
 
 def outlier_pair(numbers: Gram, slope: Array, curvature: Array) -> tuple[Array, Array]:
@@ -110,6 +123,8 @@ class Products(Hessian):
         The gradient of the loss in the C products.
     curvature : array (..., C) or (..., C, C)
         Its Hessian in them; only the diagonal if it has no other entries.
+    numbers : Gram
+        The Gram numbers of w and v.
     suffixes : sequence of str
         What to append to the labels of each product.
     part : str
@@ -120,6 +135,7 @@ class Products(Hessian):
     v: Array
     slope: Array
     curvature: Array
+    numbers: Gram
     suffixes: Sequence[str]
     part: Part = "hessian"
 
@@ -144,10 +160,6 @@ class Products(Hessian):
         """Whether the curvature couples different products."""
         return bool(self.curvature.ndim > self.slope.ndim)
 
-    @cached_property
-    def _gram(self) -> Gram:
-        return gram(self.w, self.v)
-
     @property
     def _reference(self) -> Array:
         return self.w
@@ -155,12 +167,12 @@ class Products(Hessian):
     def trace(self) -> Array:
         """Return Σ_c s_cc (‖w_c‖² + ‖v_c‖²)."""
         xp = api.array_namespace(self.w)
-        return xp.sum(self._diagonal * self._gram.norm, axis=-1)
+        return xp.sum(self._diagonal * self.numbers.norm, axis=-1)
 
     def squared_norm(self) -> Array:
         """Return 2m Σ δ_c² + 4 Σ s_cc δ_c g_c + Σ s_cd² N_c N_d, with N = ‖w‖² + ‖v‖²."""
         xp = api.array_namespace(self.w)
-        g = self._gram
+        g = self.numbers
         m = int(self.w.shape[-1])
         swap = xp.sum(self.slope * (2 * m * self.slope + 4 * self._diagonal * g.inner), axis=-1)
         if not self.coupled:
@@ -205,12 +217,12 @@ class Products(Hessian):
         return [self._coupled_block() if self.coupled else self._pair_block(), *bulk]
 
     def _pair_block(self) -> Block:
-        return pair_block(self._gram, self.slope, self.curvature, self.suffixes, self._pair)
+        return pair_block(self.numbers, self.slope, self.curvature, self.suffixes, self._pair)
 
     def _coupled_block(self) -> Block:
         """Return diag(δ, −δ) + Z S Zᵀ, Z = [diag ‖w_c + v_c‖; diag ‖w_c − v_c‖]/√2."""
         xp = api.array_namespace(self.w)
-        g = self._gram
+        g = self.numbers
         lengths = xp.concat([xp.sqrt(g.plus / 2), xp.sqrt(g.minus / 2)], axis=-1)
         tiled = xp.concat([xp.concat([self.curvature] * 2, axis=-1)] * 2, axis=-2)
         matrix = lengths[..., :, None] * tiled * lengths[..., None, :]
@@ -232,7 +244,7 @@ class Products(Hessian):
     def _ggn_blocks(self) -> list[Block]:
         """Return Jᵀ S J on the C directions u_c = (w_c, v_c), and the flat rest."""
         xp = api.array_namespace(self.w)
-        norm = self._gram.norm
+        norm = self.numbers.norm
         count, m = int(self.w.shape[-2]), int(self.w.shape[-1])
 
         def direction(c: int) -> Isometry:

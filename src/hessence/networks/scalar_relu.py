@@ -56,13 +56,13 @@ class ScalarReLU(ScalarNetwork):
     >>> x, y = np.asarray([1.0, -1.0, 2.0]), np.asarray([1.0, -1.5, 1.75])
     >>> net.hessian(x, y).spectrum()
     6 eigenvalues, closed form
-      label             value  multiplicity
-      outlier/+cell    8.9323             1
-      outlier/-cell   0.83333             1
-      bulk/+cell      0.16667             1
-      outlier/+cell  -0.05...             1
-      outlier/-cell      -0.1...          1
-      bulk/+cell     -0.16667             1
+      label              value  multiplicity
+      outlier/+cell     8.9196             1
+      outlier/-cell        0.5             1
+      bulk/+cell       0.16667             1
+      outlier/-cell    0.16667             1
+      outlier/+cell  -0.065399             1
+      bulk/+cell      -0.16667             1
     >>> net.anatomy(x, y).dictating
     '+'
     """
@@ -100,6 +100,7 @@ class ScalarReLU(ScalarNetwork):
             self._masks,
             self._slopes(objectives),
             xp.stack(curvature, axis=-1),
+            self._gram,
             objectives.populated,
         )
 
