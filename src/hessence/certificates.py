@@ -30,7 +30,7 @@ class Certificate:
         The gap between the traces relative to the sum of all abs(λ); None if the operator is too
         large to have its diagonal read and does not know its trace.
     norm_defect : float or None
-        The gap between the squared Frobenius norms, relative; None as above.
+        The gap between the squared Frobenius norms, relative; None as above, or if they overflow.
     vectors : int
         How many eigenvectors were tested.
     """
@@ -43,7 +43,8 @@ class Certificate:
     @property
     def worst(self) -> float:
         """The largest of the three numbers."""
-        return max(self.residual, self.trace_defect or 0.0, self.norm_defect or 0.0)
+        # NumPy's maximum, unlike Python's, lets NaN through.
+        return float(np.max([self.residual, self.trace_defect or 0.0, self.norm_defect or 0.0]))
 
     def __str__(self) -> str:
         defects = [("trace", self.trace_defect), ("squared norm", self.norm_defect)]
@@ -66,14 +67,16 @@ def certify(spectrum: Spectrum, H: Any, *, samples: int, rng: Any) -> Certificat
     residual, tested = 0.0, 0
     for space in _both_ends(spectrum.spaces):
         vectors = _test_vectors(space, samples, generator)
-        residual = max(residual, _residual(H, space, vectors))
+        residual = float(np.maximum(residual, _residual(H, space, vectors, norm or 1.0)))
         tested += int(vectors.shape[-1])
     magnitudes = np.abs(values) * to_numpy(spectrum.multiplicities)
-    trace, squared_norm = _invariants(H, spectrum.values)
+    with np.errstate(over="ignore"):
+        trace, squared_norm = _invariants(H, spectrum.values)
+        own_squared_norm = spectrum.squared_norm
     return Certificate(
-        residual=residual / (norm or 1.0),
+        residual=residual,
         trace_defect=_gap(trace, spectrum.trace, float(magnitudes.sum())),
-        norm_defect=_gap(squared_norm, spectrum.squared_norm, squared_norm),
+        norm_defect=_gap(squared_norm, own_squared_norm, squared_norm),
         vectors=tested,
     )
 
@@ -89,11 +92,13 @@ def _test_vectors(space: Eigenspace, samples: int, rng: np.random.Generator) -> 
     return space.sample(samples, rng=rng)
 
 
-def _residual(H: Any, space: Eigenspace, vectors: Array) -> float:
-    defects = to_numpy(H @ vectors - space.value * vectors)
+def _residual(H: Any, space: Eigenspace, vectors: Array, scale: float) -> float:
+    # Divided by ‖H‖ before anything is squared, which could overflow.
+    defects = to_numpy(H @ vectors - space.value * vectors) / scale
     lengths = to_numpy(vectors)
     # A vector that is not of unit length must not pass for a small residual.
-    off_unit = np.abs(np.linalg.norm(lengths, axis=0) - 1) * abs(float(to_numpy(space.value)))
+    size = abs(float(to_numpy(space.value))) / scale
+    off_unit = np.abs(np.linalg.norm(lengths, axis=0) - 1) * size
     return float((np.linalg.norm(defects, axis=0) + off_unit).max(initial=0.0))
 
 
@@ -109,6 +114,6 @@ def _invariants(H: Any, reference: Array) -> tuple[float | None, float | None]:
 
 
 def _gap(mine: float | None, other: Array, scale: float | None) -> float | None:
-    if mine is None:
+    if mine is None or np.isinf(mine):
         return None
     return abs(mine - float(to_numpy(other))) / (scale or 1.0)

@@ -130,7 +130,7 @@ def _off_autodiff(net: Network, x: Any, y: Any, spectrum: hs.Spectrum) -> float:
     """Return the worst gap to the eigenvalues of PyTorch's Hessian, relative to its norm."""
     import torch
 
-    weights = {name: torch.from_numpy(getattr(net, name)) for name in net.order}
+    weights = {name: torch.from_numpy(getattr(net, name)) for name in net._weights}
     twin = type(net)(**weights)
     data = torch.from_numpy(x), torch.from_numpy(y)
     dense = torch.autograd.functional.hessian(

@@ -100,11 +100,54 @@ class Huber:
         return xp.astype(xp.abs(residual) <= self.threshold, residual.dtype)
 
 
-NAMED: dict[str, PointwiseLoss] = {"mse": Squared(), "logistic": Logistic(), "huber": Huber()}
+@dataclass(frozen=True)
+class CrossEntropy:
+    """The cross-entropy −Σ_k y_k log softmax(f)_k of targets y: one-hot rows, or probabilities.
+
+    It couples the outputs, so ``second`` returns a matrix for each sample: it is for networks with
+    vector outputs.
+    """
+
+    coupled = True
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        """Return −y_k log softmax(f)_k for each output, without overflow."""
+        xp = api.array_namespace(prediction)
+        shifted = prediction - xp.max(prediction, axis=-1, keepdims=True)
+        normaliser = xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
+        return -target * (shifted - normaliser)
+
+    def first(self, prediction: Array, target: Array) -> Array:
+        """Return softmax(f) Σ_k y_k − y."""
+        xp = api.array_namespace(prediction)
+        return _softmax(prediction) * xp.sum(target, axis=-1, keepdims=True) - target
+
+    def second(self, prediction: Array, target: Array) -> Array:
+        """Return (diag(p) − p pᵀ) Σ_k y_k with p = softmax(f), (..., K, K)."""
+        xp = api.array_namespace(prediction)
+        p = _softmax(prediction)
+        eye = xp.eye(p.shape[-1], dtype=p.dtype, device=api.device(p))
+        spread = p[..., None] * eye - p[..., :, None] * p[..., None, :]
+        return spread * xp.sum(target, axis=-1)[..., None, None]
 
 
-def as_loss(loss: str | PointwiseLoss) -> PointwiseLoss:
-    """Look up a loss by name, or check that an object is one."""
+NAMED: dict[str, PointwiseLoss] = {
+    "mse": Squared(),
+    "logistic": Logistic(),
+    "huber": Huber(),
+    "cross-entropy": CrossEntropy(),
+}
+
+
+def as_loss(loss: str | PointwiseLoss, *, coupled: bool = False) -> PointwiseLoss:
+    """Look up a loss by name, or check that an object is one; refuse coupled ones unless allowed."""
+    found = _find(loss)
+    if getattr(found, "coupled", False) and not coupled:
+        raise ValueError("loss must treat each output on its own here; cross-entropy does not.")
+    return found
+
+
+def _find(loss: str | PointwiseLoss) -> PointwiseLoss:
     if isinstance(loss, str):
         if loss not in NAMED:
             raise ValueError(f"loss must be one of {', '.join(map(repr, NAMED))}, got {loss!r}.")
@@ -115,6 +158,12 @@ def as_loss(loss: str | PointwiseLoss) -> PointwiseLoss:
             f"(prediction, target), got {type(loss).__name__}."
         )
     return loss
+
+
+def _softmax(logits: Array) -> Array:
+    xp = api.array_namespace(logits)
+    weights = xp.exp(logits - xp.max(logits, axis=-1, keepdims=True))
+    return weights / xp.sum(weights, axis=-1, keepdims=True)
 
 
 def _sigmoid(t: Array) -> Array:

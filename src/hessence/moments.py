@@ -192,6 +192,20 @@ class Moments:
         }
         return _from_sums(self.n, sums)
 
+    def scaled(self, factor: float) -> Moments:
+        """Return the moments of the inputs times a number."""
+        if self._samples is not None:
+            x, y = self._samples
+            return _subset(factor * x, y)
+        sums = {
+            "sum_x": factor * self.sum_x,
+            "sum_y": self.sum_y,
+            "sum_xx": factor**2 * self.sum_xx,
+            "sum_yx": factor * self.sum_yx,
+            "sum_yy": self.sum_yy,
+        }
+        return _from_sums(self.n, sums)
+
     def _held(self) -> tuple[Array, Array]:
         if self._samples is None:
             raise ValueError("these moments were accumulated without what is asked for here.")

@@ -101,17 +101,20 @@ class Pointwise:
 
 @dataclass(frozen=True)
 class VectorQuadratic:
-    """Mean-squared error of f = ⟨β, x⟩: gradient Σβ − c, Hessian Σ, with c = E[y x]."""
+    """Mean-squared error of f = ⟨β, x⟩: gradient Σβ − c, Hessian Σ, with c = E[y x].
+
+    `square` returns E[y²], which the Hessian does not need.
+    """
 
     variance: Array
     covariance: Array
-    square: Array
+    square: Callable[[], Array]
 
     def value(self, coefficients: Array) -> Array:
         """Return ½ (βᵀΣβ − 2βᵀc + E[y²])."""
         xp = api.array_namespace(self.variance)
         return (
-            xp.vecdot(self.slope(coefficients) - self.covariance, coefficients) + self.square
+            xp.vecdot(self.slope(coefficients) - self.covariance, coefficients) + self.square()
         ) / 2
 
     def slope(self, coefficients: Array) -> Array:
@@ -165,7 +168,7 @@ def scalar_objective(
     """
     pointwise = as_loss(loss)
     n = moments.n if n is None else n
-    if isinstance(pointwise, Squared):
+    if type(pointwise) is Squared:
         variance = moments.sum_xx[0, 0] / n
         covariance = moments.sum_yx[:, 0] / n
         single = moments.dimensions[1] == 1
@@ -178,7 +181,7 @@ def scalar_objective(
             return least[0] if single else least
 
         return Quadratic(variance, covariance, floor)
-    x, y = _samples(moments)
+    x, y = samples_of(moments)
     xp = api.array_namespace(y)
     targets = y[:, 0] if y.shape[1] == 1 else xp.matrix_transpose(y)
     return Pointwise(x[:, 0], targets, n, pointwise)
@@ -189,9 +192,9 @@ def vector_objective(
 ) -> VectorQuadratic | VectorPointwise:
     """Return the loss as a function of β, for one output."""
     pointwise = as_loss(loss)
-    if isinstance(pointwise, Squared):
-        return VectorQuadratic(moments.xx, moments.yx[0, :], moments.yy[0, 0])
-    x, y = _samples(moments)
+    if type(pointwise) is Squared:
+        return VectorQuadratic(moments.xx, moments.yx[0, :], lambda: moments.yy[0, 0])
+    x, y = samples_of(moments)
     return VectorPointwise(x, y[:, 0], pointwise)
 
 
@@ -208,7 +211,8 @@ def _least_loss(moments: Moments) -> Array:
     return xp.sum(residual * residual, axis=0) / 2
 
 
-def _samples(moments: Moments) -> tuple[Array, Array]:
+def samples_of(moments: Moments) -> tuple[Array, Array]:
+    """Return the samples behind moments, or say that a loss other than the squared one needs them."""
     if moments.samples is None:
         raise ValueError("loss must be 'mse' when x is a Moments; other losses need the samples.")
     return moments.samples

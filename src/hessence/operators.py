@@ -53,7 +53,7 @@ class Operator(ABC):
         _, columns = floating(("H", self._reference), **{"the operand of @": other})
         size = self.shape[-1]
         vector = columns.ndim == 1
-        if columns.shape[0 if vector else -2] != size:
+        if columns.ndim == 0 or columns.shape[0 if vector else -2] != size:
             raise ValueError(
                 f"the operand of @ must be a vector ({size},) or columns ({size}, k), "
                 f"got {tuple(columns.shape)}."

@@ -58,10 +58,7 @@ class Eigenspace:
         The default is all of them. Each costs O(p) time and memory.
         """
         dimension = self._dimension()
-        if k is None:
-            k = dimension
-        elif not 0 <= k <= dimension:
-            raise ValueError(f"k must lie between 0 and the multiplicity {dimension}, got {k}.")
+        k = dimension if k is None else _require_count(k, dimension)
         xp = api.array_namespace(self.value)
         return self._carry(
             xp.eye(dimension, k, dtype=self.value.dtype, device=api.device(self.value))
@@ -70,9 +67,7 @@ class Eigenspace:
     def sample(self, k: int = 1, *, rng: Any = None) -> Array:
         """Return k random orthonormal eigenvectors of the space as columns, (p, k)."""
         dimension = self._dimension()
-        if not 0 <= k <= dimension:
-            raise ValueError(f"k must lie between 0 and the multiplicity {dimension}, got {k}.")
-        normal = np.random.default_rng(rng).normal(size=(dimension, k))
+        normal = np.random.default_rng(rng).normal(size=(dimension, _require_count(k, dimension)))
         return self._carry(like(np.linalg.qr(normal)[0], self.value))
 
     def _carry(self, copies: Array) -> Array:
@@ -406,9 +401,19 @@ class Spectrum:
     def _flat(self, tol: float | None) -> Array:
         if tol is None:
             tol = 100 * epsilon(self._values)
+        elif not isinstance(tol, (int, float)):
+            raise TypeError(f"tol must be a number, got {type(tol).__name__}.")
         elif not tol >= 0:
             raise ValueError(f"tol must not be negative, got {tol}.")
         return self._xp.abs(self._values) <= tol * self.norm[..., None]
+
+
+def _require_count(k: Any, most: int) -> int:
+    if not isinstance(k, (int, np.integer)):
+        raise TypeError(f"k must be an integer, got {type(k).__name__}.")
+    if not 0 <= k <= most:
+        raise ValueError(f"k must lie between 0 and the multiplicity {most}, got {k}.")
+    return int(k)
 
 
 def _join_counts(multiplicities: list[Any], sizes: list[int], values: Array) -> Array:

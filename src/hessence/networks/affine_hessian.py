@@ -39,7 +39,7 @@ ASSUMPTION_TOLERANCE = 32
 """The paper's assumptions count as met if they are off by at most this many ε, relative."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class AffineHessian(Hessian):
     """The Hessian of a loss of ⟨w, v⟩ and ⟨w, b⟩, with parameters ordered (v, b, w).
 
@@ -248,8 +248,12 @@ class AffineHessian(Hessian):
     def _theorem_blocks(self) -> list[Block]:
         xp = api.array_namespace(self.w)
         along, across = self._turned
+        cosine, sine = self._turn
+        # ⟨w, v′⟩ from ⟨w, v⟩ and ⟨w, b⟩, before the rounding of v′ can be magnified in it.
+        inner = cosine * xp.vecdot(self.w, self.v) + sine * xp.vecdot(self.w, self.b)
+        numbers = replace(gram(self.w[..., None, :], along[..., None, :]), inner=inner[..., None])
         pair = pair_block(
-            gram(self.w[..., None, :], along[..., None, :]),
+            numbers,
             self._height[..., None],
             self.curvature[..., 0, 0, None],
             ("/pair",),
@@ -266,7 +270,8 @@ class AffineHessian(Hessian):
         """Return the block of dw and dv′ along b′ and db′ along w."""
         xp = api.array_namespace(self.w)
         s = self.curvature[..., 0, 0]
-        on_b = s * (xp.vecdot(self.v, self.v) + xp.vecdot(self.b, self.b)) / 2
+        # By assumption ‖b′‖ = ‖v‖ = ‖b‖, but only b′ gives eigenvalues their right derivatives.
+        on_b = s * xp.vecdot(self._turned[1], self._turned[1])
         on_w = s * xp.vecdot(self.w, self.w)
         length = xp.sqrt(xp.abs(on_b)) * xp.sqrt(xp.abs(on_w))
         mixed = xp.where(s < 0, -length, length)

@@ -84,14 +84,15 @@ def dissect(w: Array, v: Array, numbers: Gram, objective: Any) -> Anatomy:
     total, difference = w + v, w - v
     along = xp.vecdot(total, difference) / nonzero(numbers.plus)
     across = difference - along[..., None] * total
-    area = variance * variance * numbers.plus * xp.vecdot(across, across)
     distance = 2 * (slope + variance * numbers.inner)
-    share = 1 / (2 * nonzero(radius))
+    # No term is larger than the radius, so that dividing first keeps the squares within range.
+    full = nonzero(radius)
+    area = (variance * numbers.plus / full) * (variance * xp.vecdot(across, across))
     return Anatomy(
         trace=variance * numbers.norm / 2,
-        norm_imbalance=imbalance * imbalance * share,
-        non_collinearity=area * share,
-        distance_from_target=distance * distance * share,
+        norm_imbalance=(imbalance / full) * imbalance / 2,
+        non_collinearity=area / 2,
+        distance_from_target=(distance / full) * distance / 2,
         sharpness=sharpness[()],
     )
 

@@ -30,7 +30,7 @@ CELLS = ("+", "-")
 """The cells of a ReLU network of one input: x > 0 and x ≤ 0."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class CellwiseHessian(Hessian):
     """The direct sum of the two cells' Hessians, in the order of the units.
 

@@ -11,7 +11,7 @@ import array_api_compat as api
 from hessence.arrays import Array, epsilon, floating, require_shape
 from hessence.losses import PointwiseLoss
 from hessence.moments import Moments
-from hessence.networks.network import Network
+from hessence.networks.network import UniformNetwork
 from hessence.networks.products import Gram, Products, gram
 from hessence.objectives import (
     Pointwise,
@@ -26,11 +26,12 @@ CORRELATION_TOLERANCE = 32
 """Inputs count as uncorrelated if abs(E[x_i x_j]) is at most this many ε of √(E[x_i²] E[x_j²])."""
 
 
-class _Decoupled(Network):
+class _Decoupled(UniformNetwork):
     W: Array
     V: Array
 
     order: ClassVar[tuple[str, ...]] = ("V", "W")
+    rank: ClassVar[int] = 2
 
     @cached_property
     def _gram(self) -> Gram:

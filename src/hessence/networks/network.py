@@ -23,19 +23,8 @@ class Network(ABC):
     :class:`~hessence.Moments` in place of `x` and no `y`.
     """
 
-    order: ClassVar[tuple[str, ...]]
-    """The names of the weights in the order of the parameter vector, which is PyTorch's."""
-
-    shape: ClassVar[tuple[str, ...]]
-    """The shape of each weight, without batch dimensions."""
-
-    def __post_init__(self) -> None:
-        names = [f.name for f in fields(self)]  # type: ignore[arg-type]
-        _, *arrays = floating(**{name: getattr(self, name) for name in names})
-        require_shape(names[0], arrays[0], self.shape, batch=True)
-        require_same_shape(**dict(zip(names, arrays, strict=True)))
-        for name, array in zip(names, arrays, strict=True):
-            object.__setattr__(self, name, array)
+    rank: ClassVar[int]
+    """How many dimensions each weight has, without the batch's."""
 
     @abstractmethod
     def __call__(self, x: Array) -> Array:
@@ -49,6 +38,15 @@ class Network(ABC):
     def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
         """Return the gradient of the loss, flat, in parameter order."""
 
+    @property
+    @abstractmethod
+    def _weights(self) -> dict[str, Array]:
+        """The weights by name, in the order of the parameter vector, which is PyTorch's."""
+
+    @abstractmethod
+    def _rebuild(self, weights: dict[str, Array]) -> Self:
+        """Return a network like this one with other weights."""
+
     @abstractmethod
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
         """Return the loss as a function of the coefficients that the network computes."""
@@ -56,6 +54,10 @@ class Network(ABC):
     @abstractmethod
     def _value(self, objective: Any) -> Array:
         """Return the objective at this network's coefficients."""
+
+    @abstractmethod
+    def _predict(self, inputs: Array) -> Array:
+        """Return the predictions (..., n, K) for inputs (n, D)."""
 
     def loss(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
         """Return the loss: the mean over samples, summed over outputs, of the pointwise loss.
@@ -67,77 +69,100 @@ class Network(ABC):
             return self._value(self._objective(data, loss))
         inputs, targets = data.samples
         xp = api.array_namespace(inputs)
-        predictions = self._predict(inputs)
-        costs = as_loss(loss).value(predictions, targets)
+        costs = as_loss(loss).value(self._predict(inputs), targets)
         return xp.sum(costs, axis=(-2, -1)) / data.n
 
     def parameters(self) -> Array:
         """Return all parameters as one vector, first layer first: (..., p)."""
-        xp = api.array_namespace(self._weight)
+        xp = api.array_namespace(self._reference[1])
         batch = self.batch_shape
-        return xp.concat(
-            [xp.reshape(getattr(self, name), (*batch, -1)) for name in self.order], axis=-1
-        )
+        flat = [xp.reshape(weight, (*batch, -1)) for weight in self._weights.values()]
+        return xp.concat(flat, axis=-1)
 
     def with_parameters(self, theta: Array) -> Self:
         """Return the network of this shape whose parameter vector is `theta`."""
-        _, theta = floating((self.order[-1], self._weight), theta=theta)
-        xp = api.array_namespace(theta)
-        shape = tuple(self._weight.shape)[len(self.batch_shape) :]
-        size = math.prod(shape)
-        if theta.shape[-1] != size * len(self.order):
+        xp, theta = floating(self._reference, theta=theta)
+        shapes = {name: tuple(w.shape[w.ndim - self.rank :]) for name, w in self._weights.items()}
+        size = sum(math.prod(shape) for shape in shapes.values())
+        if theta.ndim == 0 or theta.shape[-1] != size:
             raise ValueError(
-                f"theta must have {size * len(self.order)} entries along its last axis, "
-                f"got {theta.shape[-1]}."
+                f"theta must have {size} entries along its last axis, got shape "
+                f"{tuple(theta.shape)}."
             )
-        pieces = {
-            name: xp.reshape(
-                theta[..., i * size : (i + 1) * size], (*tuple(theta.shape[:-1]), *shape)
-            )
-            for i, name in enumerate(self.order)
-        }
-        return type(self)(**pieces)
+        pieces, start = {}, 0
+        for name, shape in shapes.items():
+            piece = theta[..., start : start + math.prod(shape)]
+            pieces[name] = xp.reshape(piece, (*tuple(theta.shape[:-1]), *shape))
+            start += math.prod(shape)
+        return self._rebuild(pieces)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """The leading dimensions of the weights: () for a single network."""
-        return tuple(self._weight.shape[: self._weight.ndim - len(self.shape)])
+        weight = self._reference[1]
+        return tuple(weight.shape[: weight.ndim - self.rank])
 
     def __getitem__(self, index: Any) -> Self:
         """Return the networks at an index into the batch dimensions."""
         if not self.batch_shape:
             raise IndexError("this is a single network; only a batch of networks has an index.")
-        names = [f.name for f in fields(self)]  # type: ignore[arg-type]
-        return type(self)(**{name: getattr(self, name)[index] for name in names})
+        return self._rebuild({name: weight[index] for name, weight in self._weights.items()})
 
-    def __repr__(self) -> str:
-        sizes = dict(
-            zip(self.shape, self._weight.shape[-len(self.shape) :], strict=True),
-        )
-        batch = f", batch={self.batch_shape}" if self.batch_shape else ""
-        listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        return f"{type(self).__name__}({listed}{batch})"
+    def __iter__(self) -> Any:
+        """Iterate over the networks of a batch."""
+        if not self.batch_shape:
+            raise TypeError("this is a single network; only a batch of networks can be iterated.")
+        return (self[i] for i in range(self.batch_shape[0]))
 
     @property
-    def _weight(self) -> Array:
-        return getattr(self, self.order[-1])
+    def _reference(self) -> tuple[str, Array]:
+        """Name and value of a weight: data must be of its kind and on its device."""
+        return list(self._weights.items())[-1]
 
     def _data(self, x: Any, y: Any) -> Moments:
-        return as_moments(x, y, (self.order[-1], self._weight))
-
-    @abstractmethod
-    def _predict(self, inputs: Array) -> Array:
-        """Return the predictions (..., n, K) for inputs (n, D)."""
+        return as_moments(x, y, self._reference)
 
 
-class ScalarNetwork(Network):
+class UniformNetwork(Network):
+    """A network whose weights are dataclass fields of one shape."""
+
+    order: ClassVar[tuple[str, ...]]
+    """The names of the weights in the order of the parameter vector."""
+
+    shape: ClassVar[tuple[str, ...]]
+    """The shape of each weight, without batch dimensions."""
+
+    def __post_init__(self) -> None:
+        names = [f.name for f in fields(self)]  # type: ignore[arg-type]
+        _, *arrays = floating(**{name: getattr(self, name) for name in names})
+        require_shape(names[0], arrays[0], self.shape, batch=True)
+        require_same_shape(**dict(zip(names, arrays, strict=True)))
+        for name, array in zip(names, arrays, strict=True):
+            object.__setattr__(self, name, array)
+
+    @property
+    def _weights(self) -> dict[str, Array]:
+        return {name: getattr(self, name) for name in self.order}
+
+    def _rebuild(self, weights: dict[str, Array]) -> Self:
+        return type(self)(**weights)
+
+    def __repr__(self) -> str:
+        sizes = self._reference[1].shape[-len(self.shape) :]
+        listed = [f"{name}={size}" for name, size in zip(self.shape, sizes, strict=True)]
+        batch = [f"batch={self.batch_shape}"] if self.batch_shape else []
+        return f"{type(self).__name__}({', '.join(listed + batch)})"
+
+
+class ScalarNetwork(UniformNetwork):
     """A network with one input and one output: x (n,), y (n,)."""
 
     shape = ("m",)
+    rank = 1
 
     def __call__(self, x: Array) -> Array:
         """Return the predictions, (..., n)."""
-        _, x = floating((self.order[-1], self._weight), x=x)
+        _, x = floating(self._reference, x=x)
         require_shape("x", x, ("n",), batch=False)
         return self._predict(x[:, None])[..., 0]
 

@@ -81,8 +81,9 @@ def _squared_sum(w: Array, v: Array, sign: int) -> Array:
     """Return ‖w ± v‖², a stretch at a time so that the sum stays in the cache."""
     xp = api.array_namespace(w, v)
     total = xp.zeros_like(xp.vecdot(w[..., :1], v[..., :1]))
-    for start in range(0, int(w.shape[-1]), CACHE):
-        own = slice(start, start + CACHE)
+    m = int(w.shape[-1])
+    for start in range(0, m, CACHE):
+        own = slice(start, min(start + CACHE, m))
         stretch = w[..., own] + v[..., own] if sign > 0 else w[..., own] - v[..., own]
         total = total + xp.vecdot(stretch, stretch)
     return total
@@ -109,7 +110,7 @@ def outlier_pair(numbers: Gram, slope: Array, curvature: Array) -> tuple[Array, 
     return xp.where(trace < 0, inner, outer), xp.where(trace < 0, outer, inner)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Products(Hessian):
     """The Hessian of a loss of C separate inner products ⟨w_c, v_c⟩ of m terms each.
 
@@ -223,7 +224,7 @@ class Products(Hessian):
         """Return diag(δ, −δ) + Z S Zᵀ, Z = [diag ‖w_c + v_c‖; diag ‖w_c − v_c‖]/√2."""
         xp = api.array_namespace(self.w)
         g = self.numbers
-        lengths = xp.concat([xp.sqrt(g.plus / 2), xp.sqrt(g.minus / 2)], axis=-1)
+        lengths = xp.concat([_root(g.plus / 2), _root(g.minus / 2)], axis=-1)
         tiled = xp.concat([xp.concat([self.curvature] * 2, axis=-1)] * 2, axis=-2)
         matrix = lengths[..., :, None] * tiled * lengths[..., None, :]
         matrix = matrix + _diagonal_matrix(xp.concat([self.slope, -self.slope], axis=-1))
@@ -379,6 +380,12 @@ def _direction(w: Array, v: Array, place: Place, lift: Callable[[Frame, Array], 
         return place(both[..., :m, :], both[..., m:, :])
 
     return carry
+
+
+def _root(squares: Array) -> Array:
+    """Return square roots with derivative 0, not ∞, at 0: eigenvalues are even in these lengths."""
+    xp = api.array_namespace(squares)
+    return xp.where(squares == 0, squares, xp.sqrt(nonzero(squares)))
 
 
 def _diagonal_matrix(entries: Array) -> Array:

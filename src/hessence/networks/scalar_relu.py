@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -107,11 +107,11 @@ class ScalarReLU(ScalarNetwork):
     def anatomy(self, x: Array, y: Array = None) -> CellwiseAnatomy:
         """Take the sharpness of the mean-squared error apart, in each cell."""
         xp = api.array_namespace(self.w)
-        plus, minus, _ = self._objective(self._data(x, y), "mse")
         w, v = self._cell_weights
+        objectives = self._inhabited(self._data(x, y))
         cells = {
             name: dissect(w[..., c, :], v[..., c, :], self._gram.at(c), objective)
-            for c, (name, objective) in enumerate(zip(CELLS, (plus, minus), strict=True))
+            for c, (name, objective) in enumerate(zip(CELLS, objectives, strict=True))
         }
         larger = to_numpy(cells["+"].sharpness) >= to_numpy(cells["-"].sharpness)
         dictating = np.where(larger, *CELLS)
@@ -123,14 +123,15 @@ class ScalarReLU(ScalarNetwork):
     def phase(self, x: Array, y: Array = None, *, cell: str | None = None) -> Any:
         """Return the phase of learning of a cell, by default of the one that dictates sharpness.
 
-        ``"early"``, ``"late"``, ``"divergent"``, or None, as for :class:`ScalarLinear`.
+        ``"early"``, ``"late"``, ``"divergent"``, or None, as for :class:`ScalarLinear`; None also
+        for a cell without units.
         """
         if cell not in (None, *CELLS):
             raise ValueError(f"cell must be '+' or '-', got {cell!r}.")
         data = self._data(x, y)
-        plus, minus, _ = self._objective(data, "mse")
         inner = self._gram.inner
-        phases = [phase_of(inner[..., c], objective) for c, objective in enumerate((plus, minus))]
+        objectives = self._inhabited(data)
+        phases = [phase_of(inner[..., c], objective) for c, objective in enumerate(objectives)]
         if cell is not None:
             return phases[CELLS.index(cell)]
         dictating = self.anatomy(data).dictating
@@ -160,6 +161,20 @@ class ScalarReLU(ScalarNetwork):
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> CellObjectives:
         plus, minus = (scalar_objective(cell, loss, n=data.n) for cell in data.cells)
         return CellObjectives(plus, minus, (data.cells.plus.n > 0, data.cells.minus.n > 0))
+
+    def _inhabited(self, data: Moments) -> list[Any]:
+        """Return the cells' mean-squared errors, constant where a cell has no units to learn it."""
+        xp = api.array_namespace(self.w)
+        units = xp.any(self._masks, axis=-1)
+        plus, minus, _ = self._objective(data, "mse")
+        objectives: tuple[Any, ...] = (plus, minus)
+        return [
+            replace(
+                objective,
+                covariance=xp.where(units[..., c], objective.covariance, 0 * objective.covariance),
+            )
+            for c, objective in enumerate(objectives)
+        ]
 
     def _slopes(self, objectives: CellObjectives) -> Array:
         xp = api.array_namespace(self.w)

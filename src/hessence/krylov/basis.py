@@ -1,0 +1,260 @@
+r"""An orthonormal basis that grows by products, and the operator's coefficients in it.
+
+The basis has two parts: vectors Q whose image under H is known, and pending vectors F, orthonormal
+to Q, whose image is not. Together they hold all the images there are,
+
+.. math:: H Q = Q T + F C,
+
+so that a vector :math:`z = Q y` has the residual
+:math:`\|Hz - \theta z\|^2 = \|(T - \theta) y\|^2 + \|C y\|^2`, without another product. Multiplying a
+pending vector moves it into Q, and what its image has outside of the basis becomes a new pending
+vector. With one pending vector this is Lanczos' recurrence with full reorthogonalisation, with b of
+them block (or band) Lanczos; a random vector may join the pending ones at any time, and Q may be
+replaced by any QY, as long as the columns of Y span a space on which T acts (Wu & Simon's thick
+restart, SIAM J. Matrix Anal. Appl. 22, 2000).
+
+How this differs from the textbook: T is kept as it was measured, not as the recurrence says it should
+be. Its asymmetry is what rounding (or an operator that is not symmetric) has done, and it is part of
+the residual above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat as api
+import numpy as np
+
+from hessence.arrays import Array, epsilon, like, to_numpy
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+"""A small NumPy array in float64, whatever the vectors are."""
+
+NEGLIGIBLE = 8
+"""A remainder below this many ε · ‖H‖ is rounding, and no direction to go on with."""
+
+
+class Basis:
+    """Vectors, pending vectors and coefficients; leading dimensions are a batch in lock-step.
+
+    Every member of a batch has its own vectors and coefficients, and the same number of them.
+
+    Parameters
+    ----------
+    product : callable
+        Maps columns (*batch, n, b) to their images, of the same shape and kind.
+    batch, size : tuple of int, int
+        The batch dimensions and the length n of a vector.
+    reference : array
+        Some array of the kind, type and device of the vectors.
+    rng : numpy.random.Generator
+        Where random directions come from.
+
+    Attributes
+    ----------
+    count, pending : int
+        How many vectors have their image, and how many wait for it; rows [0, count) and
+        [count, count + pending) of the storage.
+    products : int
+        How many vectors were multiplied so far.
+    scale : array (*batch,)
+        A power of two near the size of H's entries; coefficients are those of H/scale, so that no
+        square over- or underflows. Zero as long as all images were zero.
+    norm : array (*batch,)
+        A lower bound of ‖H/scale‖, the longest image so far.
+    lost : array (*batch,)
+        A bound of what restarts have left out of HQ = QT + FC, in the scale of the coefficients.
+    restarts : int
+        How often the basis was exchanged.
+    """
+
+    def __init__(
+        self,
+        product: Callable[[Array], Array],
+        batch: tuple[int, ...],
+        size: int,
+        reference: Array,
+        rng: np.random.Generator,
+    ) -> None:
+        self._product, self._batch, self._size = product, batch, size
+        self._reference, self._rng = reference, rng
+        self._xp = xp = api.array_namespace(reference)
+        self._vectors = xp.zeros(
+            (*batch, 0, size), dtype=reference.dtype, device=api.device(reference)
+        )
+        self._image = np.zeros((*batch, 0, 0))
+        self.count = self.pending = self.products = self.restarts = 0
+        self.scale, self.norm, self.lost = (np.zeros(batch) for _ in range(3))
+
+    @property
+    def total(self) -> int:
+        """How many vectors are stored."""
+        return self.count + self.pending
+
+    @property
+    def inside(self) -> Numbers:
+        """The coefficients T (*batch, count, count)."""
+        return self._image[..., : self.count, : self.count]
+
+    @property
+    def outside(self) -> Numbers:
+        """The coefficients C (*batch, pending, count)."""
+        return self._image[..., self.count : self.total, : self.count]
+
+    def reserve(self, rows: int) -> None:
+        """Make room for so many vectors."""
+        missing = rows - int(self._vectors.shape[-2])
+        if missing <= 0:
+            return
+        extra = self._xp.zeros(
+            (*self._batch, missing, self._size),
+            dtype=self._vectors.dtype,
+            device=api.device(self._vectors),
+        )
+        self._vectors = self._xp.concat([self._vectors, extra], axis=-2)
+        self._image = np.pad(self._image, [(0, 0)] * len(self._batch) + [(0, missing)] * 2)
+
+    def add(self, columns: Array) -> None:
+        """Let columns (*batch, n, b) join the pending vectors; dependent ones become random.
+
+        Once there are n vectors in all, no more are taken: there is nothing left to span.
+        """
+        xp = self._xp
+        peak = xp.max(xp.abs(columns), axis=-2, keepdims=True)
+        columns = columns / xp.where(peak == 0, xp.ones_like(peak), peak)
+        lengths = to_numpy(xp.linalg.vector_norm(columns, axis=-2))
+        _, columns = self._orthogonalise(columns)
+        self._append(columns, NEGLIGIBLE * epsilon(columns) * lengths)
+
+    def add_random(self, count: int = 1) -> None:
+        """Let random vectors, uniform in the complement of the basis, join the pending ones."""
+        self.add(self._draw(count))
+
+    def expand(self, count: int = 1) -> None:
+        """Multiply the first pending vectors; what their images have outside joins the end."""
+        xp, old, end = self._xp, self.count, self.total
+        columns = xp.matrix_transpose(self._vectors[..., old : old + count, :])
+        images = self._scaled(self._product(columns))
+        self.products += count
+        coefficients, remainder = self._orthogonalise(images)
+        outside = to_numpy(xp.linalg.vector_norm(remainder, axis=-2)).astype(np.float64)
+        lengths = np.hypot(np.linalg.norm(coefficients, axis=-2), outside)
+        self.norm = np.maximum(self.norm, lengths.max(axis=-1))
+        threshold = NEGLIGIBLE * epsilon(remainder) * self.norm
+        self.count, self.pending = old + count, self.pending - count
+        factor = self._append(remainder, np.broadcast_to(threshold[..., None], lengths.shape))
+        self._image[..., :end, old : old + count] = coefficients
+        self._image[..., end : self.total, old : old + count] = factor
+
+    def rotate(self, rotation: Numbers) -> None:
+        """Replace the pending vectors F by F U, for an orthogonal U (*batch, pending, pending)."""
+        self._vectors[..., self.count : self.total, :] = self._combine(
+            rotation, self._vectors[..., self.count : self.total, :]
+        )
+        turned = np.swapaxes(rotation, -1, -2) @ self.outside
+        self._image[..., self.count : self.total, : self.count] = turned
+
+    def bring_forward(self) -> None:
+        """Make the last pending vector the first."""
+        if self.pending > 1:
+            order = np.roll(np.eye(self.pending), 1, axis=0)
+            self.rotate(np.broadcast_to(order.T, (*self._batch, *order.shape)))
+
+    def restart(self, coordinates: Numbers) -> None:
+        """Replace Q by QY, for orthonormal Y (*batch, count, kept) whose span T leaves alone."""
+        kept, pending = coordinates.shape[-1], self.pending
+        transposed = np.swapaxes(coordinates, -1, -2)
+        inside, outside = transposed @ self.inside @ coordinates, self.outside @ coordinates
+        waiting = self._vectors[..., self.count : self.total, :]
+        rows = self._xp.concat([self.lift_rows(coordinates), waiting], axis=-2)
+        # T acts on the span up to its own asymmetry; what that loses here stays in the account.
+        self.lost = self.lost + np.linalg.norm(
+            self.inside @ coordinates - coordinates @ inside, axis=(-2, -1)
+        )
+        self._image[...] = 0.0
+        self._image[..., :kept, :kept] = inside
+        self._image[..., kept : kept + pending, :kept] = outside
+        self._vectors[..., : kept + pending, :] = rows
+        self.count = kept
+        self.restarts += 1
+
+    def lift_rows(self, coordinates: Numbers) -> Array:
+        """Return the vectors QY of coordinates Y (*batch, count, k) as rows (*batch, k, n)."""
+        return self._combine(coordinates, self._vectors[..., : self.count, :])
+
+    def residuals(self, values: Numbers, coordinates: Numbers) -> tuple[Numbers, Numbers]:
+        """Return ‖(T − θ)y‖ and Cy for values θ (*batch, k) and coordinates Y (*batch, count, k).
+
+        For an exact symmetric product the first would be zero, if θ and y are an eigenpair of T.
+        """
+        defect = self.inside @ coordinates - coordinates * values[..., None, :]
+        inside = np.linalg.norm(defect, axis=-2) + self.lost[..., None]
+        return inside, self.outside @ coordinates
+
+    def _combine(self, coordinates: Numbers, rows: Array) -> Array:
+        weights = like(np.ascontiguousarray(np.swapaxes(coordinates, -1, -2)), rows)
+        return self._xp.matmul(weights, rows)
+
+    def _scaled(self, images: Array) -> Array:
+        xp = self._xp
+        if (self.scale == 0).any():
+            peak = to_numpy(xp.max(xp.abs(images), axis=(-2, -1))).astype(np.float64)
+            power = np.ldexp(1.0, np.frexp(peak)[1] - 1)
+            self.scale = np.where((self.scale == 0) & (peak > 0), power, self.scale)
+        divisor = np.where(self.scale == 0, 1.0, self.scale)[..., None, None]
+        return images / like(divisor, images)
+
+    def _orthogonalise(self, columns: Array) -> tuple[Numbers, Array]:
+        """Return the coefficients along all stored vectors, and what is left of the columns.
+
+        Classical Gram–Schmidt, all vectors at once, twice: twice is enough (Giraud et al., Numer.
+        Math. 101, 2005), and the second pass corrects the coefficients of the first.
+        """
+        xp = self._xp
+        rows = self._vectors[..., : self.total, :]
+        coefficients = np.zeros((*self._batch, self.total, int(columns.shape[-1])))
+        for _ in range(2 if self.total else 0):
+            part = xp.matmul(rows, columns)
+            columns = columns - xp.matmul(xp.matrix_transpose(rows), part)
+            coefficients += to_numpy(part)
+        return coefficients, columns
+
+    def _append(self, columns: Array, threshold: Numbers) -> Numbers:
+        """Store columns, already orthogonal to the basis, as orthonormal vectors.
+
+        A column no longer than its threshold is replaced by a random direction. Returns the
+        triangular R with columns = vectors · R; its rows of replaced columns are zero, and those of
+        columns that found no room are left out.
+        """
+        xp, first, width = self._xp, self.total, int(columns.shape[-1])
+        stored = min(width, self._size - first)
+        self.reserve(first + stored)
+        factor = np.zeros((*self._batch, stored, width))
+        for j in range(stored):
+            column = columns[..., j : j + 1]
+            if j:
+                # A column that almost depends on its neighbours is mostly rounding once they are
+                # taken out, so the whole basis is taken out again.
+                coefficients, column = self._orthogonalise(column)
+                factor[..., :j, j] = coefficients[..., first:, 0]
+            length = to_numpy(xp.linalg.vector_norm(column, axis=-2))[..., 0].astype(np.float64)
+            factor[..., j, j] = np.where(length > threshold[..., j], length, 0.0)
+            column = self._fill(column, factor[..., j, j])
+            self._vectors[..., first + j, :] = column[..., 0]
+            self.pending += 1
+        return factor
+
+    def _fill(self, column: Array, length: Numbers) -> Array:
+        """Normalise columns of known length; where that is zero put a random direction."""
+        xp, lost = self._xp, length == 0
+        if not lost.any():
+            return column / like(length[..., None, None], column)
+        _, fresh = self._orthogonalise(self._draw(1))
+        fresh = fresh / xp.linalg.vector_norm(fresh, axis=-2, keepdims=True)
+        mask = xp.asarray(lost[..., None, None], device=api.device(column))
+        divisor = like(np.where(lost, 1.0, length)[..., None, None], column)
+        return xp.where(mask, fresh, column / divisor)
+
+    def _draw(self, count: int) -> Array:
+        return like(self._rng.normal(size=(*self._batch, self._size, count)), self._reference)

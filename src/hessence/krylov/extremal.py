@@ -1,0 +1,243 @@
+"""``hs.eigenpairs``: the ends of the spectrum of anything with ``@``."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, cast
+
+import array_api_compat as api
+import numpy as np
+
+from hessence.arrays import Array, floating, like
+from hessence.krylov.lanczos import Findings, Request, Search, dense
+from hessence.krylov.operands import Operand, operand
+from hessence.krylov.results import ConvergenceWarning, Eigenpairs
+from hessence.krylov.selection import Which, require_which
+
+SMALL = 64
+"""Operators up to this order are solved densely."""
+
+DENSE_ENTRIES = 2**23
+"""Where so many entries fit all matrices, n products without convergence lead to the dense route."""
+
+CONFIDENCE = 0.99
+
+STORED, GROWTH = 2**24, 8
+"""A basis that is full grows by this factor at most, while it has no more entries than this."""
+
+
+def eigenpairs(
+    H: Any,
+    k: int = 10,
+    which: str = "LA",
+    tol: float = 1e-6,
+    v0: Array = None,
+    rng: int | np.random.Generator | None = 0,
+    *,
+    ncv: int | None = None,
+    block: int = 1,
+    max_products: int | None = None,
+    confidence: float | None = None,
+) -> Eigenpairs:
+    r"""Find k eigenvalues at the ends of a symmetric operator's spectrum, with their vectors.
+
+    Thick-restart Lanczos with full reorthogonalisation, in the array library, type and device of
+    the operator; the small projected problems are solved in float64.
+
+    Parameters
+    ----------
+    H : operator or array
+        Symmetric, with ``.shape`` and ``@`` for vectors (n,) and columns (n, b): an operator of this
+        library, an array, a SciPy or curvlinops linear operator. A batch of them, of shape
+        (*batch, n, n), is solved in lock-step: ``@`` then takes columns (*batch, n, b).
+    k : int
+        How many eigenvalues, up to n.
+    which : {"LA", "SA", "LM", "BE"}
+        The largest, the smallest, the largest in magnitude, or half from both ends (one more from
+        the upper end if k is odd).
+    tol : float
+        Stop when every residual ‖Hz − λz‖ is at most tol · ‖H‖, with ‖H‖ estimated by the largest
+        Ritz value or image. Not below 16 ε, which is as far as rounding lets it go.
+    v0 : array (*batch, n) or (*batch, n, b), optional
+        Where to start: approximate eigenvectors from an earlier call save products. By default a
+        random vector.
+    rng : int or numpy.random.Generator
+        The source of random vectors. The same seed gives the same result.
+    ncv : int, optional
+        How many vectors to keep at most, beside those that wait for a product. By default
+        max(2 k + 20, 40); more need fewer products.
+    block : int
+        How many vectors to multiply at once. More than one needs more products in all, which pays
+        where the operator multiplies several vectors at the price of one.
+    max_products : int, optional
+        Give up after so many products. By default max(1000, 100 k).
+    confidence : float, optional
+        How sure to be that no copy of a multiple eigenvalue is missed, see Notes. By default 0.99;
+        0, that is without a search, if `v0` has k columns.
+
+    Returns
+    -------
+    Eigenpairs
+        Eigenvalues, descending, with vectors and error bounds. If the products did not suffice, it
+        holds what was found, its ``converged`` is False and its ``message`` says what to do.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If not every residual is small enough.
+
+    Notes
+    -----
+    An eigenvalue of H lies within ``errors`` of each value returned. That every wanted one is
+    among them cannot be proved by products alone. Lanczos from one vector sees one copy of each
+    eigenvalue; the others are searched for afterwards, from a random vector in the complement of all
+    that was found, until none can be left but for a probability of 1 − `confidence`. That takes some
+    5 products if there is none, and is repeated for each one found.
+
+    Operators of order n ≤ 64, those where the basis would span everything, and small ones that have
+    not converged after n products, are solved densely by n products.
+
+    References
+    ----------
+    K. Wu and H. Simon, Thick-restart Lanczos method for large symmetric eigenvalue problems, SIAM J.
+    Matrix Anal. Appl. 22 (2000).
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> H = np.diag([5.0, 5.0, 3.0] + 197 * [1.0])
+    >>> pairs = hs.eigenpairs(H, k=3)
+    >>> pairs.eigenvalues.round(6)
+    array([5., 5., 3.])
+    >>> bool((np.abs(pairs.eigenvalues - [5, 5, 3]) <= pairs.errors).all())
+    True
+    """
+    subject = operand(H, v0)
+    start = _start(v0, subject)
+    request = _request(subject, start, k, which, tol, ncv, block, max_products, confidence)
+    generator = _generator(rng)
+    affordable = request.max_products >= subject.size
+    spanning = request.ncv + request.block + 1
+    if affordable and subject.size <= max(SMALL, spanning):
+        return _report(dense(subject, request), request, subject, "dense")
+    findings = Search(subject, request, start, generator).run()
+    return _report(findings, request, subject, "Lanczos")
+
+
+def _request(
+    subject: Operand,
+    start: Array,
+    k: int,
+    which: str,
+    tol: float,
+    ncv: int | None,
+    block: int,
+    max_products: int | None,
+    confidence: float | None,
+) -> Request:
+    require_which(which)
+    n, width = subject.size, 0 if start is None else int(start.shape[-1])
+    _require_int("k", k, 1, n)
+    _require_int("block", block, 1, n)
+    if not (isinstance(tol, (int, float, np.floating)) and 0 <= tol < np.inf):
+        raise ValueError(f"tol must be a number that is not negative, got {tol!r}.")
+    if ncv is None:
+        ncv = min(max(2 * k + 20, 40, width + k), n)
+        room = STORED // (n * max(1, int(np.prod(subject.batch))))
+        limit = max(ncv, min(GROWTH * ncv, room))
+    else:
+        limit = ncv
+        _require_int("ncv", ncv, min(max(k + 1, width), n), n)
+    if max_products is None:
+        max_products = max(1000, 100 * k, 2 * width)
+    else:
+        _require_int("max_products", max_products, max(k, width), None)
+    if confidence is None:
+        confidence = 0.0 if width >= k else CONFIDENCE
+    elif not 0 <= confidence < 1:
+        raise ValueError(f"confidence must be at least 0 and below 1, got {confidence!r}.")
+    return Request(
+        k, cast(Which, which), float(tol), ncv, limit, block, max_products, float(confidence)
+    )
+
+
+def _require_int(name: str, value: Any, least: int, most: int | None) -> None:
+    is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_int or value < least or (most is not None and value > most):
+        bound = f"at least {least}" if most is None else f"between {least} and {most}"
+        raise ValueError(f"{name} must be an integer {bound}, got {value!r}.")
+
+
+def _start(v0: Any, subject: Operand) -> Array:
+    if v0 is None:
+        return None
+    xp, start = floating(("H", subject.reference), v0=v0)
+    start = xp.astype(start, subject.reference.dtype, copy=False)
+    if api.is_torch_array(start):
+        start = start.detach()
+    lead = (*subject.batch, subject.size)
+    if tuple(start.shape) == lead:
+        start = start[..., None]
+    if tuple(start.shape[:-1]) != lead or start.shape[-1] > subject.size:
+        shown = ", ".join(map(str, lead))
+        raise ValueError(
+            f"v0 must have shape ({shown}) or ({shown}, b) with b ≤ n, got {tuple(v0.shape)}."
+        )
+    return start
+
+
+def _generator(rng: Any) -> np.random.Generator:
+    try:
+        return np.random.default_rng(rng)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"rng must be an integer or a numpy Generator, got {rng!r}.") from error
+
+
+def _report(findings: Findings, request: Request, subject: Operand, method: str) -> Eigenpairs:
+    """Turn findings into a result: descending, in the operator's units and kind."""
+    xp = api.array_namespace(subject.reference)
+    order = np.argsort(-findings.values, axis=-1, kind="stable")
+
+    def sort(numbers: Any) -> Any:
+        return np.take_along_axis(numbers, order, axis=-1)
+
+    scale = np.where(findings.scale > 0, findings.scale, 1.0)[..., None]
+    rounding = (findings.rounding * findings.norm)[..., None]
+    index = xp.asarray(order[..., None], device=api.device(subject.reference))
+    index = xp.broadcast_to(index, findings.rows.shape)
+    message = _message(findings, request)
+    pairs = Eigenpairs(
+        eigenvalues=like(sort(findings.values) * scale, subject.reference),
+        vectors=xp.matrix_transpose(xp.take_along_axis(findings.rows, index, axis=-2)),
+        errors=like(sort(findings.residuals + rounding) * scale, subject.reference),
+        resolved=xp.asarray(sort(findings.resolved), device=api.device(subject.reference)),
+        products=findings.products,
+        message=message,
+        method=method,
+        which=request.which,
+        confidence=findings.confidence,
+    )
+    if not pairs.converged:
+        warnings.warn(message, ConvergenceWarning, stacklevel=3)
+    return pairs
+
+
+def _message(findings: Findings, request: Request) -> str:
+    if findings.resolved.all():
+        return f"Converged: every residual is at most {request.tol:.1e} · ‖H‖."
+    open_ = ~findings.resolved
+    norm = np.where(findings.norm > 0, findings.norm, 1.0)[..., None]
+    worst = float((findings.residuals / norm)[open_].max())
+    noise = float((findings.asymmetry / norm)[open_].max())
+    said = (
+        f"{int(open_.sum())} of {open_.size} eigenvalues have residuals above {request.tol:.1e} · ‖H‖ "
+        f"(up to {worst:.1e}) after {findings.products} products: "
+    )
+    if noise > worst / 2:
+        return said + (
+            f"⟨u, Hv⟩ and ⟨v, Hu⟩ differ by as much, so H is not symmetric, or its products carry noise of "
+            f"{noise:.0e} · ‖H‖; check H, or ask for a larger tol."
+        )
+    return said + (
+        "raise max_products or ncv, ask for a larger tol, or go on from here with v0=result.vectors."
+    )

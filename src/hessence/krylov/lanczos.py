@@ -1,0 +1,295 @@
+r"""Thick-restart Lanczos for the ends of a spectrum, for one operator or a batch in lock-step.
+
+The basis grows along what the wanted Ritz vectors lack: with several pending vectors, those
+combinations come first in which the unresolved residuals are longest. A full basis is exchanged for
+the Ritz vectors nearest to the wanted ends (Wu & Simon 2000). The iteration ends when the residual of
+every wanted pair is small, and ``missed`` finds no further copies.
+
+A Ritz value may also look converged while it only averages many eigenvalues: of H = I + 5 z zᵀ in a
+million dimensions a random vector sees little but the identity. In the notation of ``missed``, a Ritz
+pair (θ, z) has K(θ + d) = (1 + d²/r²)/ω, with r its residual and ω = cos² its overlap with the random
+start. So :math:`r \sqrt{n\omega}` measures how far out an eigenvalue may hide; where nω is more than
+chance makes it, that must be small too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hessence.arrays import Array, epsilon, like, to_numpy
+from hessence.krylov.basis import Basis, Numbers
+from hessence.krylov.missed import look_for_missed
+from hessence.krylov.operands import Operand
+from hessence.krylov.selection import Which, hiding_places, preference
+
+ATTAINABLE = 16
+"""Residuals below this many ε · ‖H‖ are not asked for: rounding keeps them there."""
+
+ROUNDING = 8
+"""What rounding may add to an eigenvalue's error, in ε · ‖H‖, for each time the basis is made anew."""
+
+SEARCH_ROOM = 16
+"""How many vectors a search for missed copies may add to the basis."""
+
+HIDDEN = 0.003
+"""How far out, in ‖H‖, the weight of an eigenvalue in a random start may hide."""
+
+USUAL = 10.0
+"""The nω that chance gives a random vector with one direction, but for once in six hundred times."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for, checked; names as in ``hs.eigenpairs``."""
+
+    k: int
+    which: Which
+    tol: float
+    ncv: int
+    limit: int
+    block: int
+    max_products: int
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Ritz pairs of the wanted end, the most wanted first, and how good they are.
+
+    Numbers are in units of `scale`, (*batch,); `values`, `residuals`, `resolved` are (*batch, k).
+    """
+
+    values: Numbers
+    rows: Array
+    residuals: Numbers
+    resolved: Numbers
+    asymmetry: Numbers
+    scale: Numbers
+    norm: Numbers
+    rounding: float
+    products: int
+    confidence: float | None
+
+
+@dataclass(frozen=True)
+class _Ritz:
+    """Ritz values and coordinates, the most wanted first; residuals of the first k."""
+
+    values: Numbers
+    coordinates: Numbers
+    inside: Numbers
+    couplings: Numbers
+    excess: Numbers
+
+    @property
+    def residuals(self) -> Numbers:
+        return np.hypot(self.inside, np.linalg.norm(self.couplings, axis=-2))
+
+
+class Search:
+    """One run of the iteration.
+
+    Parameters
+    ----------
+    operand : Operand
+        The operator.
+    request : Request
+        What is asked for.
+    start : array (*batch, n, b) or None
+        Where to start from; by default at random.
+    rng : numpy.random.Generator
+        Where random vectors come from.
+    """
+
+    def __init__(
+        self, operand: Operand, request: Request, start: Array | None, rng: np.random.Generator
+    ) -> None:
+        self._size, self._request = operand.size, request
+        self._epsilon = epsilon(operand.reference)
+        self._tol = max(request.tol, ATTAINABLE * self._epsilon)
+        self._ncv = min(request.ncv, operand.size)
+        self._basis = basis = Basis(
+            operand, operand.batch, operand.size, operand.reference, rng
+        )
+        width = request.block if start is None else int(start.shape[-1])
+        basis.reserve(min(self._ncv + 2 * width, operand.size))
+        if start is None:
+            basis.add_random(width)
+        else:
+            basis.add(start)
+        # The coordinates of the start, if that is random, in the basis as it changes.
+        self._origin = np.broadcast_to(np.eye(width), (*operand.batch, width, width))
+        self._random = start is None
+        self._last: tuple[int, float] | None = None
+        self._confidence: float | None = None
+
+    def run(self) -> Findings:
+        """Iterate until all is resolved and nothing missed, or the products are used up."""
+        basis, request = self._basis, self._request
+        basis.expand(min(basis.pending, request.max_products))
+        self._grow(request.k - basis.count)
+        while True:
+            ritz = self._ritz()
+            if (ritz.excess <= 1).all():
+                if not self._search_for_missed(ritz):
+                    return self._findings(ritz)
+            elif self._hopeless(ritz):
+                return self._findings(ritz)
+            else:
+                steps = self._steps_to_next_look(ritz)
+                self._turn_to_residuals(ritz)
+                if basis.count >= self._ncv:
+                    self._make_room(ritz)
+                self._grow(steps)
+
+    def _ritz(self) -> _Ritz:
+        basis, k = self._basis, self._request.k
+        inside = basis.inside
+        values, vectors = np.linalg.eigh((inside + np.swapaxes(inside, -1, -2)) / 2)
+        basis.norm = np.maximum(basis.norm, np.abs(values).max(axis=-1))
+        order = preference(values, self._request.which)
+        values = np.take_along_axis(values, order, axis=-1)
+        vectors = np.take_along_axis(vectors, order[..., None, :], axis=-1)
+        inner, couplings = basis.residuals(values[..., :k], vectors[..., :k])
+        outer = np.linalg.norm(couplings, axis=-2)
+        aim = self._tol * np.where(basis.norm > 0, basis.norm, 1.0)[..., None]
+        excess = np.hypot(inner, outer * self._suspicion(vectors[..., :k])) / aim
+        return _Ritz(values, vectors, inner, couplings, excess)
+
+    def _suspicion(self, coordinates: Numbers) -> Numbers | float:
+        """Return how much smaller residuals must be since the vectors are close to the start."""
+        if not self._random:
+            return 1.0
+        *_, rows, width = self._origin.shape
+        overlap = np.swapaxes(coordinates[..., :rows, :], -1, -2) @ self._origin
+        weight = np.square(overlap).sum(axis=-1) * (self._size / width)
+        factor = np.maximum(1.0, np.sqrt(weight) * self._tol / HIDDEN)
+        return np.where(weight > USUAL, factor, 1.0)
+
+    def _hopeless(self, ritz: _Ritz) -> bool:
+        """Whether products are used up, or too noisy for what is asked."""
+        basis = self._basis
+        if basis.pending == 0 or basis.products >= self._request.max_products:
+            return True
+        aim = self._tol * basis.norm[..., None]
+        noise = (ritz.inside > aim) & (np.linalg.norm(ritz.couplings, axis=-2) <= aim)
+        return bool((noise | (ritz.excess <= 1)).all())
+
+    def _grow(self, steps: int) -> None:
+        """Multiply up to so many vectors, as far as basis and products allow."""
+        basis, request = self._basis, self._request
+        end = min(basis.count + steps, max(self._ncv, request.k))
+        while basis.count < end and basis.pending:
+            left = request.max_products - basis.products
+            if left <= 0:
+                return
+            basis.expand(min(request.block, basis.pending, left))
+
+    def _steps_to_next_look(self, ritz: _Ritz) -> int:
+        """Return how many products to wait, judged by how fast the worst residual falls.
+
+        An eigenvalue problem of the projected matrices after every product would cost more than
+        the product where that is cheap, and most where there is a batch.
+        """
+        basis = self._basis
+        if basis.pending > self._request.block:
+            return 1
+        worst = float(np.log(ritz.excess.max()))
+        last, self._last = self._last, (basis.products, worst)
+        if last is None or worst >= last[1]:
+            return 1 + basis.count // 8
+        predicted = worst * (basis.products - last[0]) / (last[1] - worst)
+        return max(1, min(int(0.6 * predicted), 1 + basis.count // 8))
+
+    def _turn_to_residuals(self, ritz: _Ritz) -> None:
+        """Bring those combinations of the pending vectors to the front that most is missing of."""
+        if self._basis.pending > self._request.block:
+            missing = np.where((ritz.excess > 1)[..., None, :], ritz.couplings, 0.0)
+            self._basis.rotate(np.linalg.svd(missing)[0])
+
+    def _make_room(self, ritz: _Ritz) -> None:
+        """Let a full basis grow while that is allowed, since a restart costs products."""
+        k, limit = self._request.k, min(self._request.limit, self._size)
+        if self._ncv < limit:
+            self._ncv = min(2 * self._ncv, limit)
+        else:
+            self._restart(ritz, k + (self._ncv - k) // 2)
+
+    def _restart(self, ritz: _Ritz, keep: int) -> None:
+        coordinates = ritz.coordinates[..., :keep]
+        rows = self._origin.shape[-2]
+        self._origin = np.swapaxes(coordinates[..., :rows, :], -1, -2) @ self._origin
+        self._basis.restart(coordinates)
+
+    def _search_for_missed(self, ritz: _Ritz) -> bool:
+        """Look for missed copies, once all is resolved; return whether the basis has changed."""
+        basis, request = self._basis, self._request
+        if not request.confidence or self._confidence is not None:
+            return False
+        margin = self._tol * basis.norm
+        places = hiding_places(ritz.values[..., : request.k], request.which, margin)
+        room = max(request.k, self._ncv - SEARCH_ROOM)
+        products = min(
+            self._ncv - min(basis.count, room), request.max_products - basis.products
+        )
+        complement = self._size - basis.total
+        if np.isnan(places).all() or products <= 0 or complement <= products:
+            return False
+        if basis.count > room:
+            self._restart(ritz, room)
+        verdict = look_for_missed(
+            basis,
+            places,
+            confidence=request.confidence,
+            products=products,
+            complement=self._size - basis.total,
+        )
+        if not verdict.found:
+            self._confidence = verdict.confidence
+        return True
+
+    def _findings(self, ritz: _Ritz) -> Findings:
+        basis, k = self._basis, self._request.k
+        return Findings(
+            values=ritz.values[..., :k],
+            rows=basis.lift_rows(ritz.coordinates[..., :k]),
+            residuals=ritz.residuals,
+            resolved=ritz.excess <= 1,
+            asymmetry=ritz.inside,
+            scale=basis.scale,
+            norm=basis.norm,
+            rounding=ROUNDING * self._epsilon * (1 + basis.restarts) ** 0.5,
+            products=basis.products,
+            confidence=self._confidence,
+        )
+
+
+def dense(operand: Operand, request: Request) -> Findings:
+    """Find the wanted eigenpairs from all n columns of the operator."""
+    reference, k = operand.reference, request.k
+    identity = np.broadcast_to(np.eye(operand.size), (*operand.batch, operand.size, operand.size))
+    matrix = to_numpy(operand(like(identity, reference))).astype(np.float64)
+    peak = np.abs(matrix).max(axis=(-2, -1))
+    scale = np.where(peak > 0, np.ldexp(1.0, np.frexp(peak)[1] - 1), 1.0)
+    matrix = matrix / scale[..., None, None]
+    values, vectors = np.linalg.eigh((matrix + np.swapaxes(matrix, -1, -2)) / 2)
+    order = preference(values, request.which)[..., :k]
+    norm = np.abs(values).max(axis=-1)
+    values = np.take_along_axis(values, order, axis=-1)
+    vectors = np.take_along_axis(vectors, order[..., None, :], axis=-1)
+    defect = np.linalg.norm(matrix @ vectors - vectors * values[..., None, :], axis=-2)
+    spacing = epsilon(reference)
+    return Findings(
+        values=values,
+        rows=like(np.ascontiguousarray(np.swapaxes(vectors, -1, -2)), reference),
+        residuals=defect,
+        resolved=defect <= max(request.tol, ATTAINABLE * spacing) * norm[..., None],
+        asymmetry=defect,
+        scale=scale,
+        norm=norm,
+        rounding=ROUNDING * spacing,
+        products=operand.size,
+        confidence=1.0,
+    )

@@ -1,0 +1,83 @@
+r"""Was an eigenvalue missed? A test with a random vector and a stated probability.
+
+A Krylov space holds one direction of every eigenspace that its first vector meets, so the further
+copies of a multiple eigenvalue are invisible to it. They are all orthogonal to it, though: a random
+unit vector u of the complement, of dimension N, meets a missed eigenvector z with weight
+:math:`\omega = (u^\top z)^2`, and :math:`P(\omega < t^2 / N) \le \sqrt{2/\pi}\, t`.
+
+Lanczos from u inside the complement gives a Jacobi matrix with coefficients α, β, whose orthonormal
+polynomials :math:`p_j` bound the weight that the spectral measure of u can have at a point x
+(Chebyshev, Markov & Stieltjes):
+
+.. math:: \omega(x) \le 1 / K(x), \quad K(x) = \sum_j p_j(x)^2, \quad
+          \beta_{j+1} p_{j+1} = (x - \alpha_j) p_j - \beta_j p_{j-1} .
+
+K grows exponentially in the number of products wherever x lies beyond what is left of the spectrum, so
+a few of them say: an eigenvalue at x or beyond would have been met with more weight than 1/K, but for
+a probability of :math:`\delta = \sqrt{2N / (\pi K(x))}`. If on the other hand a copy is there, its
+Ritz value rises above all that is known, which the signs of the :math:`p_j` tell (Sturm).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hessence.krylov.basis import Basis, Numbers
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the test says: that something was missed, or how sure it is that nothing was."""
+
+    found: bool
+    confidence: float
+
+
+def look_for_missed(
+    basis: Basis, places: Numbers, *, confidence: float, products: int, complement: int
+) -> Verdict:
+    """Search the complement of the basis for eigenvalues in the hiding places.
+
+    The vectors used join the basis, so that what is found is not lost.
+
+    Parameters
+    ----------
+    basis : Basis
+        In which all that was found lies.
+    places : array (*batch, 2, 2)
+        See ``selection.hiding_places``, in the basis' scale.
+    confidence : float
+        Stop when sure to this probability.
+    products : int
+        How many products to spend at most.
+    complement : int
+        The dimension of the complement.
+    """
+    enough = 2 * complement / (np.pi * (1 - confidence) ** 2)
+    signs = np.asarray([1.0, -1.0])[:, None]
+    before, now = np.zeros(places.shape), np.ones(places.shape)
+    coupling = np.zeros(places.shape)
+    mass = np.where(np.isnan(places[..., 1]), np.inf, 1.0)
+    basis.add_random()
+    for _ in range(products):
+        basis.bring_forward()
+        index = basis.count
+        basis.expand()
+        diagonal = basis.inside[..., index, index][..., None, None]
+        onward = basis.outside[..., -1, index][..., None, None]
+        ahead = (places - signs * diagonal) * now - coupling * before
+        searching = mass < enough
+        if (searching & (ahead[..., 0] <= 0)).any():
+            return Verdict(found=True, confidence=0.0)
+        # A coupling of zero ends the chain: all that u meets is known, and nothing hides there. What
+        # is settled stands still, or its polynomials would overflow in the end.
+        going = searching[..., None] & (onward > 0)
+        before, now = now, np.where(going, ahead / np.where(onward > 0, onward, 1.0), 0.0)
+        mass = np.where(searching, np.where(going[..., 0], mass + now[..., 1] ** 2, np.inf), mass)
+        coupling = onward
+        if (mass >= enough).all():
+            break
+    doubt = (2 * complement / (np.pi * mass.min())) ** 0.5
+    return Verdict(found=False, confidence=1 - min(1.0, float(doubt)))

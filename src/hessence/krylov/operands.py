@@ -1,0 +1,108 @@
+"""What counts as a symmetric operator, and of which kind its vectors are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat as api
+import numpy as np
+
+from hessence.arrays import Array, epsilon, floating, kind
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operator behind one interface: columns (*batch, n, b) in, the same shape and kind out.
+
+    Attributes
+    ----------
+    H : object
+        Anything with ``@``.
+    batch : tuple of int
+        The batch dimensions: H stands for as many symmetric matrices.
+    size : int
+        The order n of each matrix.
+    reference : array
+        Some array of the kind, type and device that vectors must have.
+    """
+
+    H: Any
+    batch: tuple[int, ...]
+    size: int
+    reference: Array
+
+    def __call__(self, columns: Array) -> Array:
+        """Multiply columns (*batch, n, b)."""
+        # One vector goes as a vector: operators of a single network are quickest, or only right,
+        # on what `@` means for them in everyday use.
+        single = not self.batch and columns.shape[-1] == 1
+        image = self.H @ (columns[..., 0] if single else columns)
+        if not api.is_array_api_obj(image) or kind(image) != kind(self.reference):
+            raise TypeError(
+                f"H @ v must return a {kind(self.reference)} array like v, "
+                f"got {type(image).__module__}.{type(image).__name__}."
+            )
+        image = plain(image)[..., None] if single else plain(image)
+        if tuple(image.shape) != tuple(columns.shape):
+            raise ValueError(
+                f"H @ v must have the shape of v, {tuple(columns.shape)}, got {tuple(image.shape)}."
+            )
+        xp = api.array_namespace(image)
+        if not bool(xp.all(xp.isfinite(image))):
+            raise ValueError("H @ v contains NaN or infinity; check the operator H.")
+        return xp.astype(image, self.reference.dtype, copy=False)
+
+
+def operand(H: Any, v0: Any = None) -> Operand:
+    """Check that H can be multiplied with, and find out the kind of its vectors.
+
+    That kind is H's own if H is an array or carries a ``_reference`` array; the kind of `v0` if not;
+    PyTorch if ``H.dtype`` is one of PyTorch's, as curvlinops has it; NumPy otherwise.
+    """
+    if not hasattr(H, "shape") or not hasattr(type(H), "__matmul__"):
+        raise TypeError(
+            f"H must be a matrix or an operator with .shape and @, got {type(H).__name__}."
+        )
+    shape = tuple(int(length) for length in H.shape)
+    if len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape:
+        raise ValueError(f"H must be square and not empty, of shape (..., n, n), got {shape}.")
+    if api.is_array_api_obj(H):
+        _, H = floating(H=plain(H))
+        _require_symmetric(H)
+    return Operand(H, shape[:-2], shape[-1], _reference(H, v0))
+
+
+def plain(array: Array) -> Array:
+    """Return the array outside of any autograd graph."""
+    return array.detach() if api.is_torch_array(array) else array
+
+
+def _reference(H: Any, v0: Any) -> Array:
+    for candidate in (H, getattr(H, "_reference", None), v0):
+        if api.is_array_api_obj(candidate):
+            found = plain(candidate)
+            break
+    else:
+        found = _from_dtype(getattr(H, "dtype", None), getattr(H, "device", None))
+    xp = api.array_namespace(found)
+    if found.dtype not in (xp.float32, xp.float64):
+        # Integers and booleans have no products of their own; half precision and complex numbers
+        # are refused by name.
+        _, found = floating(H=xp.zeros(1, dtype=found.dtype, device=api.device(found)))
+    return xp.zeros(1, dtype=found.dtype, device=api.device(found))
+
+
+def _from_dtype(dtype: Any, device: Any) -> Array:
+    if type(dtype).__module__.split(".")[0] == "torch":
+        import torch
+
+        return torch.zeros(1, dtype=dtype, device=device)
+    return np.zeros(1, dtype=np.float64 if dtype is None else dtype)
+
+
+def _require_symmetric(H: Array) -> None:
+    xp = api.array_namespace(H)
+    defect = float(xp.max(xp.abs(H - xp.matrix_transpose(H))))
+    if defect > epsilon(H) ** 0.5 * float(xp.max(xp.abs(H))):
+        raise ValueError(f"H must be symmetric, but its entries differ by {defect:.3g} from Hᵀ.")

@@ -1,0 +1,96 @@
+"""What ``hs.eigenpairs`` returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import array_api_compat as api
+
+from hessence.arrays import Array, to_numpy
+from hessence.krylov.selection import MEANING, Which
+
+SHOWN = 12
+
+
+class ConvergenceWarning(UserWarning):
+    """An iteration ended before it reached its tolerance; its partial result says how far it came."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Eigenpairs:
+    """Some eigenvalues of a symmetric operator with error bounds, and their eigenvectors.
+
+    Arrays are of the operator's kind, type and device. For a batch of operators each has the batch
+    dimensions in front.
+
+    Attributes
+    ----------
+    eigenvalues : array (k,)
+        Descending, whatever end of the spectrum they come from; as often as their multiplicity.
+    vectors : array (n, k)
+        Orthonormal eigenvectors as columns, in the same order.
+    errors : array (k,)
+        An eigenvalue of the operator lies within this distance of each: the norm of the residual
+        Hz − λz, and an allowance for rounding.
+    resolved : array of bool (k,)
+        Whether the residual is below tol · ‖H‖.
+    products : int
+        How many vectors were multiplied by the operator; for a batch, by each of them.
+    message : str
+        The outcome in a sentence and, where it is not all that was asked for, what to do next.
+    method : str
+        ``"Lanczos"``, or ``"dense"`` if all n columns of the operator were computed.
+    which : str
+        Which eigenvalues were asked for.
+    confidence : float or None
+        The probability with which no copy of a multiple eigenvalue was missed, from a test with a
+        random vector; None if no such test was made. A dense computation misses nothing: 1.
+    """
+
+    eigenvalues: Array
+    vectors: Array
+    errors: Array
+    resolved: Array
+    products: int
+    message: str
+    method: str
+    which: Which
+    confidence: float | None = None
+
+    @property
+    def converged(self) -> bool:
+        """Whether every eigenvalue is resolved."""
+        return bool(api.array_namespace(self.resolved).all(self.resolved))
+
+    def __len__(self) -> int:
+        """Return the number of eigenvalues, of each operator if there is a batch."""
+        return int(self.eigenvalues.shape[-1])
+
+    def __repr__(self) -> str:
+        values, errors = to_numpy(self.eigenvalues), to_numpy(self.errors)
+        resolved, count = to_numpy(self.resolved), len(self)
+        rows = [("value", "error")]
+        shown = range(count) if count <= SHOWN else [*range(SHOWN // 2), *range(-SHOWN // 2, 0)]
+        for i in shown:
+            value, error = values[..., i], errors[..., i]
+            text = f"{value.min():.6g}"
+            if value.ndim:
+                text += f" … {value.max():.6g}"
+            rows.append((text, f"{error.max():.1e}" + ("" if resolved[..., i].all() else " !")))
+        widths = [max(len(row[i].removesuffix(" !")) for row in rows) for i in range(2)]
+        lines = [_line(row, widths) for row in rows]
+        if count > SHOWN:
+            lines.insert(1 + SHOWN // 2, f"  … {count - SHOWN} more …")
+        order = int(self.vectors.shape[-2])
+        batch = tuple(self.eigenvalues.shape[:-1])
+        of = f" of each of {batch} operators" if batch else ""
+        head = (
+            f"{count} of {order} eigenvalues, {MEANING[self.which]}{of}: "
+            f"{self.method}, {self.products} products"
+        )
+        return "\n".join([head, *lines, *([] if self.converged else [f"  ! {self.message}"])])
+
+
+def _line(row: tuple[str, str], widths: list[int]) -> str:
+    mark = " !" if row[1].endswith(" !") else ""
+    return f"  {row[0]:>{widths[0]}}  {row[1].removesuffix(' !'):>{widths[1]}}{mark}"

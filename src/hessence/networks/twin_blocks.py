@@ -1,0 +1,365 @@
+r"""The Hessian of a two-layer linear network as blocks: the narrow twin, its bulk, and zeros.
+
+With :math:`G = U \mathrm{diag}(\sigma) V^\top` of rank ρ and the factors turned to
+:math:`A' = U^\top A, B' = B V`, the functional part of the twin is
+:math:`2\sum_{i \le \rho} \sigma_i \langle dA'_i, dB'^i\rangle`. Rows :math:`dA'_k` and columns
+:math:`dB'^d` beyond ρ matter only through dM, hence only inside col(B) and row(A), and there only as
+far as dM and the curvature see them; the rest is flat. For K = 1 this leaves 2r + D − 1 of the twin's
+r (D + 1) dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import array_api_compat as api
+
+from hessence.arrays import Array, epsilon, to_numpy
+from hessence.blocks import Block, Isometry
+from hessence.frames import Frame
+from hessence.matrix_objectives import Bend, Dense, Separable
+from hessence.networks.linear_hessian import LinearHessian
+from hessence.networks.products import HALF
+from hessence.twin import narrow_twin
+
+
+class TwinReduction:
+    """The reduction of one two-layer network, its bases kept for the eigenvectors."""
+
+    def __init__(self, H: LinearHessian) -> None:
+        self._xp = xp = api.array_namespace(H.slope)
+        self._hessian = H
+        self._twin = narrow_twin(*H.weights)
+        left, singular, right = xp.linalg.svd(H.slope, full_matrices=True)
+        largest = float(singular[0])
+        threshold = max(H.noise, max(H.slope.shape) * epsilon(H.slope) * largest)
+        self._sigma = singular[: int((to_numpy(singular) > threshold).sum())]
+        self._rank = int(self._sigma.shape[0])
+        self._left, self._right = left, xp.matrix_transpose(right)
+        self._a = xp.matmul(xp.matrix_transpose(left), self._twin.W2)
+        self._b = xp.matmul(self._twin.W1, self._right)
+        self._root = _root(_turn(H.bend, left, self._right))
+
+    @property
+    def size(self) -> int:
+        """The dimension of the eigenproblem that is left."""
+        return 2 * self._twin.width * self._rank + int(self._rest_basis[0].shape[-1])
+
+    def blocks(self) -> list[Block]:
+        """Return the direct sum that the Hessian is."""
+        return [
+            block
+            for block in (self._twin_block(), *self._bulk_blocks(), *self._flat_blocks())
+            if block is not None
+        ]
+
+    # Coordinates of the block: dA'_i and dB'^i for i ≤ ρ, then those of the rest that matter.
+
+    def _twin_block(self) -> Block | None:
+        xp = self._xp
+        r, rank = self._twin.width, self._rank
+        if self.size == 0:
+            return None
+        parts = [self._jacobian(*self._main_directions())] if rank else []
+        if self._rest_basis[0].shape[-1]:
+            parts.append(self._rest_basis[1])
+        jacobian = xp.concat(parts, axis=-1)
+        weighted = self._root.weigh(jacobian)
+        matrix = xp.matmul(xp.matrix_transpose(weighted.left), weighted.right)
+        if rank:
+            eye = xp.eye(r, dtype=matrix.dtype, device=api.device(matrix))
+            sigma = self._sigma[:, None] * xp.eye(
+                rank, dtype=matrix.dtype, device=api.device(matrix)
+            )
+            couple = xp.reshape(
+                sigma[:, None, :, None] * eye[None, :, None, :], (rank * r, rank * r)
+            )
+            half, whole = rank * r, int(matrix.shape[0])
+            zero = xp.zeros((half, half), dtype=matrix.dtype, device=api.device(matrix))
+            swap = xp.concat(
+                [xp.concat([zero, couple], axis=1), xp.concat([couple, zero], axis=1)], axis=0
+            )
+            matrix = matrix + _embed(swap, whole)
+
+        def isometry(_: int) -> Isometry:
+            return lambda coordinates, copies: self._carry(coordinates[..., None] * copies)
+
+        return Block(matrix, ("twin",) * int(matrix.shape[0]), isometry)
+
+    def _main_directions(self) -> tuple[Array, Array]:
+        """Return the 2ρr unit directions as dA' (2ρr, K, r) and dB' (2ρr, r, D)."""
+        count = 2 * self._rank * self._twin.width
+        eye = self._xp.eye(count, dtype=self._a.dtype, device=api.device(self._a))
+        return self._unpack_main(eye)
+
+    def _unpack_main(self, coordinates: Array) -> tuple[Array, Array]:
+        """Turn coordinates (n, 2ρr) into dA' (n, K, r) and dB' (n, r, D)."""
+        xp, r, rank = self._xp, self._twin.width, self._rank
+        n = int(coordinates.shape[0])
+        outputs, inputs = int(self._a.shape[0]), int(self._b.shape[1])
+        rows = xp.reshape(coordinates[:, : rank * r], (n, rank, r))
+        columns = xp.reshape(coordinates[:, rank * r : 2 * rank * r], (n, rank, r))
+        return (
+            _pad_rows(rows, outputs),
+            xp.matrix_transpose(_pad_rows(columns, inputs)),
+        )
+
+    def _jacobian(self, dA: Array, dB: Array) -> Array:
+        """Return dM' of directions as columns (K D, n)."""
+        xp = self._xp
+        change = xp.matmul(dA, self._b) + xp.matmul(self._a, dB)
+        return xp.matrix_transpose(xp.reshape(change, (int(change.shape[0]), -1)))
+
+    @cached_property
+    def _spans(self) -> tuple[Array, int, Array, int]:
+        """Return bases of the twin's hidden space led by col(B) and by row(A), and their ranks."""
+        xp = self._xp
+        of_b, ranks_b, _ = xp.linalg.svd(self._b, full_matrices=True)
+        _, ranks_a, of_a = xp.linalg.svd(self._a, full_matrices=True)
+        return of_b, _rank(ranks_b, self._b), xp.matrix_transpose(of_a), _rank(ranks_a, self._a)
+
+    def _rest_counts(self, inside: bool) -> tuple[int, int]:
+        """Return the dimensions of the rows and of the columns beyond ρ, in the spans or outside."""
+        of_b, rank_b, of_a, rank_a = self._spans
+        r = self._twin.width
+        rows, columns = int(self._a.shape[0]) - self._rank, int(self._b.shape[1]) - self._rank
+        if inside:
+            return rows * rank_b, columns * rank_a
+        return rows * (r - rank_b), columns * (r - rank_a)
+
+    def _rest(self, coordinates: Array, inside: bool) -> tuple[Array, Array]:
+        """Turn coordinates (n, count) of the rows and columns beyond ρ into dA' and dB'."""
+        xp, rank = self._xp, self._rank
+        of_b, rank_b, of_a, rank_a = self._spans
+        basis_b = of_b[:, :rank_b] if inside else of_b[:, rank_b:]
+        basis_a = of_a[:, :rank_a] if inside else of_a[:, rank_a:]
+        outputs, inputs = int(self._a.shape[0]), int(self._b.shape[1])
+        n, split = int(coordinates.shape[0]), self._rest_counts(inside)[0]
+        rows = xp.reshape(
+            coordinates[:, :split], (n, outputs - rank, int(basis_b.shape[1]))
+        )
+        columns = xp.reshape(
+            coordinates[:, split:], (n, inputs - rank, int(basis_a.shape[1]))
+        )
+        rows = xp.matmul(rows, xp.matrix_transpose(basis_b))
+        columns = xp.matmul(columns, xp.matrix_transpose(basis_a))
+        return (
+            _pad_rows(rows, outputs, first=rank),
+            xp.matrix_transpose(_pad_rows(columns, inputs, first=rank)),
+        )
+
+    @cached_property
+    def _rest_basis(self) -> tuple[Array, Array, Array]:
+        """Return what matters of the rest inside the spans, its dM', and what there is flat."""
+        xp = self._xp
+        count = sum(self._rest_counts(inside=True))
+        eye = xp.eye(count, dtype=self._a.dtype, device=api.device(self._a))
+        if count == 0:
+            return eye, eye, eye
+        jacobian = self._jacobian(*self._rest(eye, inside=True))
+        seen = self._root.seen(jacobian)
+        _, singular, right = xp.linalg.svd(seen, full_matrices=True)
+        basis, keep = xp.matrix_transpose(right), _rank(singular, seen)
+        return basis[:, :keep], xp.matmul(jacobian, basis[:, :keep]), basis[:, keep:]
+
+    def _carry(self, coordinates: Array) -> Array:
+        """Carry block coordinates (size, n) to parameter vectors (p, n)."""
+        xp = self._xp
+        main = 2 * self._twin.width * self._rank
+        rows = xp.matrix_transpose(coordinates)
+        dA, dB = self._unpack_main(rows[:, :main])
+        basis = self._rest_basis[0]
+        if basis.shape[-1]:
+            rest = xp.matmul(rows[:, main:], xp.matrix_transpose(basis))
+            more = self._rest(rest, inside=True)
+            dA, dB = dA + more[0], dB + more[1]
+        return self._back(dA, dB)
+
+    def _back(self, dA: Array, dB: Array) -> Array:
+        """Turn dA' and dB' of the twin back to the weights of the network."""
+        xp, basis = self._xp, self._twin.basis
+        dW2 = xp.matmul(xp.matmul(self._left, dA), xp.matrix_transpose(basis))
+        dW1 = xp.matmul(xp.matmul(basis, dB), xp.matrix_transpose(self._right))
+        return self._hessian.join([dW1, dW2])
+
+    # Outside the twin.
+
+    @property
+    def _spare(self) -> int:
+        return int(self._twin.basis.shape[0]) - self._twin.width
+
+    @cached_property
+    def _frame(self) -> Frame:
+        return Frame(self._twin.basis)
+
+    def _bulk_blocks(self) -> list[Block]:
+        if not (self._spare and self._rank):
+            return []
+
+        def isometry(sign: int) -> Callable[[int], Isometry]:
+            def of(i: int) -> Isometry:
+                def carry(coordinates: Array, copies: Array) -> Array:
+                    hidden = self._hidden(HALF * coordinates[..., None] * copies)
+                    dW2 = self._left[:, i][None, :, None] * hidden[:, None, :]
+                    dW1 = sign * hidden[:, :, None] * self._right[:, i][None, None, :]
+                    return self._hessian.join([dW1, dW2])
+
+                return carry
+
+            return of
+
+        names = [f"/{i}" for i in range(self._rank)]
+        return [
+            Block(
+                sign * self._sigma[:, None, None], ("bulk",), isometry(sign), self._spare, names
+            )
+            for sign in (1, -1)
+        ]
+
+    def _hidden(self, copies: Array) -> Array:
+        """Return unused hidden directions (n, m) for copies (m − r, n)."""
+        return self._xp.matrix_transpose(self._frame.complement(copies))
+
+    def _flat_blocks(self) -> list[Block]:
+        xp = self._xp
+        outputs, inputs = int(self._a.shape[0]), int(self._b.shape[1])
+        loose = outputs + inputs - 2 * self._rank
+        zero = xp.zeros((1, 1), dtype=self._a.dtype, device=api.device(self._a))
+        outside = sum(self._rest_counts(inside=False))
+        within = outside + int(self._rest_basis[2].shape[-1])
+
+        def in_twin(_: int) -> Isometry:
+            def carry(coordinates: Array, copies: Array) -> Array:
+                scaled = xp.matrix_transpose(coordinates[..., None] * copies)
+                hidden = xp.matmul(
+                    scaled[:, outside:], xp.matrix_transpose(self._rest_basis[2])
+                )
+                dA, dB = self._rest(scaled[:, :outside], inside=False)
+                more = self._rest(hidden, inside=True)
+                return self._back(dA + more[0], dB + more[1])
+
+            return carry
+
+        def unused(_: int) -> Isometry:
+            def carry(coordinates: Array, copies: Array) -> Array:
+                scaled = coordinates[..., None] * copies
+                n = int(scaled.shape[-1])
+                hidden = self._hidden(xp.reshape(
+                    xp.permute_dims(xp.reshape(scaled, (loose, self._spare, n)), (1, 2, 0)),
+                    (self._spare, n * loose),
+                ))
+                hidden = xp.reshape(hidden, (n, loose, -1))
+                rows = outputs - self._rank
+                left, right = self._left[:, self._rank :], self._right[:, self._rank :]
+                dW2 = xp.matmul(left, hidden[:, :rows, :])
+                dW1 = xp.matmul(
+                    xp.matrix_transpose(hidden[:, rows:, :]), xp.matrix_transpose(right)
+                )
+                return self._hessian.join([dW1, dW2])
+
+            return carry
+
+        return [
+            Block(zero, ("flat/twin",), in_twin, within),
+            Block(zero, ("flat/unused",), unused, loose * self._spare),
+        ]
+
+
+class _Weighted:
+    def __init__(self, left: Array, right: Array) -> None:
+        self.left, self.right = left, right
+
+
+class _Root:
+    """A factor of the curvature in turned coordinates, for Jᵀ S J without losing symmetry."""
+
+    def __init__(self, factor: Array | None, tensor: Array | None, outputs: int) -> None:
+        self._factor, self._tensor, self._outputs = factor, tensor, outputs
+
+    def weigh(self, jacobian: Array) -> _Weighted:
+        """Return two matrices whose product, the first transposed, is Jᵀ S J."""
+        if self._factor is not None:
+            seen = self.seen(jacobian)
+            return _Weighted(seen, seen)
+        xp = api.array_namespace(jacobian)
+        return _Weighted(jacobian, xp.matmul(self._tensor, jacobian))
+
+    def seen(self, jacobian: Array) -> Array:
+        """Return what the curvature sees of dM', columns (K D, n)."""
+        xp = api.array_namespace(jacobian)
+        if self._factor is None:
+            return jacobian
+        n = int(jacobian.shape[-1])
+        size = int(self._factor.shape[-1])
+        if size * self._outputs == int(jacobian.shape[0]):
+            shaped = xp.reshape(jacobian, (self._outputs, size, n))
+            return xp.reshape(xp.matmul(self._factor, shaped), (self._outputs * size, n))
+        return xp.matmul(self._factor, jacobian)
+
+
+def _turn(bend: Bend, left: Array, right: Array) -> Bend:
+    """Return the curvature in the coordinates dM' = Uᵀ dM V."""
+    xp = api.array_namespace(left)
+    if isinstance(bend, Separable):
+        turned = xp.matmul(xp.matrix_transpose(right), xp.matmul(bend.variance, right))
+        return Separable(turned, bend.outputs)
+    tensor = bend.tensor()
+    outputs, inputs = int(left.shape[0]), int(right.shape[0])
+    rotation = xp.reshape(
+        left[:, None, :, None] * right[None, :, None, :], (outputs * inputs, outputs * inputs)
+    )
+    flat = xp.reshape(tensor, (outputs * inputs, outputs * inputs))
+    turned = xp.matmul(xp.matrix_transpose(rotation), xp.matmul(flat, rotation))
+    return Dense(xp.reshape(turned, (outputs, inputs, outputs, inputs)))
+
+
+def _root(bend: Bend) -> _Root:
+    """Factor the curvature where it is positive semi-definite to rounding."""
+    separable = isinstance(bend, Separable)
+    xp = api.array_namespace(bend.variance if separable else bend.tensor())  # type: ignore[attr-defined]
+    if separable:
+        matrix, outputs = bend.variance, bend.outputs  # type: ignore[attr-defined]
+    else:
+        tensor = bend.tensor()
+        outputs, inputs = int(tensor.shape[0]), int(tensor.shape[1])
+        matrix = xp.reshape(tensor, (outputs * inputs, outputs * inputs))
+    values, vectors = xp.linalg.eigh(matrix)
+    largest = float(xp.max(xp.abs(values)))
+    if float(values[0]) < -100 * epsilon(values) * largest:
+        return _Root(None, matrix, outputs)
+    threshold = int(matrix.shape[-1]) * epsilon(values) * largest
+    kept = xp.where(values > threshold, values, xp.zeros_like(values))
+    factor = xp.sqrt(kept)[:, None] * xp.matrix_transpose(vectors)
+    return _Root(factor, None, outputs if separable else 1)
+
+
+def _rank(singular: Array, matrix: Array) -> int:
+    values = to_numpy(singular)
+    if not values.size:
+        return 0
+    return int((values > max(matrix.shape) * epsilon(matrix) * values[0]).sum())
+
+
+def _pad_rows(rows: Array, count: int, first: int = 0) -> Array:
+    """Put rows (n, q, r) at first … first + q of `count` rows of zeros."""
+    xp = api.array_namespace(rows)
+    n, q, r = (int(s) for s in rows.shape)
+
+    def zeros(height: int) -> Array:
+        return xp.zeros((n, height, r), dtype=rows.dtype, device=api.device(rows))
+
+    return xp.concat([zeros(first), rows, zeros(count - first - q)], axis=1)
+
+
+def _zeros(rows: int, columns: int, reference: Array) -> Array:
+    xp = api.array_namespace(reference)
+    return xp.zeros((rows, columns), dtype=reference.dtype, device=api.device(reference))
+
+
+def _embed(matrix: Array, size: int) -> Array:
+    """Put a square matrix at the top left of a larger one of zeros."""
+    xp = api.array_namespace(matrix)
+    own = int(matrix.shape[0])
+    wide = xp.concat([matrix, _zeros(own, size - own, matrix)], axis=1)
+    return xp.concat([wide, _zeros(size - own, size, matrix)], axis=0)
