@@ -52,7 +52,7 @@ class Frame:
             signs.append(xp.where(vanished, one, -sign))
             vectors = self._reflect(normal, weight, vectors)
         self._reflectors = reflectors
-        self._signs = xp.stack(signs, axis=-1)[..., None]
+        self._signs = (xp.stack(signs, axis=-1) if signs else vectors[..., 0, :])[..., None]
 
     def coordinates(self, columns: Array) -> Array:
         """Return the coordinates (..., r, n) of columns (..., m, n) along the span."""

@@ -136,7 +136,9 @@ class LinearHessian(Hessian):
     def join(self, pieces: list[Array]) -> Array:
         """Stack matrices (..., n, d_ℓ, d_{ℓ−1}) to parameter vectors (..., p, n)."""
         xp = api.array_namespace(*pieces)
-        flat = [xp.reshape(piece, (*piece.shape[:-2], -1)) for piece in pieces]
+        flat = [
+            xp.reshape(piece, (*piece.shape[:-2], math.prod(piece.shape[-2:]))) for piece in pieces
+        ]
         lead = max((tuple(f.shape[:-1]) for f in flat), key=len)
         flat = [xp.broadcast_to(f, (*lead, int(f.shape[-1]))) for f in flat]
         return xp.matrix_transpose(xp.concat(flat, axis=-1))

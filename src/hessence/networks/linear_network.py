@@ -62,15 +62,20 @@ class LinearNetwork(Network):
 
     def gradient(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Array:
         """Return the gradient of the loss, flat, first layer first, each row by row."""
-        H = self.hessian(x, y, loss)
-        return H.pull(H.slope[..., None, :, :])[..., 0]
+        objective = self._linear_objective(x, y, loss)
+        slope = objective.slope(self.product)
+        carrier = LinearHessian(self.weights, slope, objective.bend(self.product))
+        return carrier.pull(slope[..., None, :, :])[..., 0]
 
     def hessian(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> LinearHessian:
         """Return the Hessian of the loss as an operator; its products never touch the samples."""
         objective = self._linear_objective(x, y, loss)
         product = self.product
-        slope, bend = objective.slope(product), objective.bend(product)
-        return LinearHessian(self.weights, slope, bend, noise=objective.noise(product))
+        slope, noise = objective.slope(product), objective.noise(product)
+        if float(api.array_namespace(slope).max(abs(slope))) <= noise:
+            # Nothing but rounding is left of the residual: this is a solution.
+            slope = 0 * slope
+        return LinearHessian(self.weights, slope, objective.bend(product), noise)
 
     @property
     def _multiplier(self) -> float:

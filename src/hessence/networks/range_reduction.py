@@ -1,0 +1,112 @@
+r"""The part of parameter space on which the Hessian of a deep linear network acts at all.
+
+A change :math:`dW_\ell` enters the second variation only through :math:`dW_\ell P_\ell` or
+:math:`S_\ell\, dW_\ell`. In bases of the hidden layers that begin with col(P_ℓ) and row(S_ℓ), of
+dimensions a and b, everything but the first a columns and the first b rows is flat.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import array_api_compat as api
+import numpy as np
+
+from hessence.arrays import Array, epsilon, integers, to_numpy
+from hessence.blocks import Block, Isometry
+from hessence.networks.linear_hessian import LinearHessian
+
+CHUNK = 256
+"""How many columns are multiplied with the Hessian at a time."""
+
+
+class RangeReduction:
+    """The reduction of one network, its bases kept for the eigenvectors."""
+
+    def __init__(self, H: LinearHessian) -> None:
+        self._xp = api.array_namespace(H.slope)
+        self._hessian = H
+        self._bases = [
+            (self._leading(_t(H.after[i + 1])), self._leading(H.before[i]))
+            for i in range(len(H.weights))
+        ]
+
+    def _leading(self, matrix: Array) -> tuple[Array, int]:
+        """Return an orthogonal matrix whose first columns span a matrix's, and how many do."""
+        left, singular, _ = self._xp.linalg.svd(matrix, full_matrices=True)
+        values = to_numpy(singular)
+        threshold = max(matrix.shape) * epsilon(matrix) * values.max(initial=0.0)
+        return left, int((values > threshold).sum())
+
+    @cached_property
+    def _active(self) -> np.ndarray:  # type: ignore[type-arg]
+        """Tell for every coordinate in the turned bases whether the Hessian sees it, (p,)."""
+        masks = []
+        for (rows, b), (columns, a) in self._bases:
+            mask = np.zeros((int(rows.shape[0]), int(columns.shape[0])), dtype=bool)
+            mask[:b, :] = True
+            mask[:, :a] = True
+            masks.append(mask.ravel())
+        return np.concatenate(masks)
+
+    @property
+    def size(self) -> int:
+        """The dimension of the eigenproblem that is left."""
+        return int(self._active.sum())
+
+    def blocks(self) -> list[Block]:
+        """Return the block that matters and the flat rest."""
+        xp, H = self._xp, self._hessian
+        eye = xp.eye(self.size, dtype=H.dtype, device=api.device(H.slope))
+        columns = []
+        for start in range(0, self.size, CHUNK):
+            part = eye[:, start : min(start + CHUNK, self.size)]
+            columns.append(self._restrict(H._apply(self._carry(part, active=True))))
+        matrix = xp.concat(columns, axis=-1)
+        matrix = (matrix + _t(matrix)) / 2
+
+        def isometry(active: bool) -> Isometry:
+            return lambda coordinates, copies: self._carry(
+                coordinates[..., None] * copies, active
+            )
+
+        flat = int(self._active.size) - self.size
+        label = ("range",) * self.size
+        return [
+            Block(matrix, label, lambda _: isometry(True)),
+            Block(0 * matrix[:1, :1], ("flat",), lambda _: isometry(False), flat),
+        ]
+
+    def _carry(self, coordinates: Array, active: bool) -> Array:
+        """Carry coordinates (count, n) of the seen or the flat directions to vectors (p, n)."""
+        xp = self._xp
+        own = self._active if active else ~self._active
+        source = np.full(own.shape, int(own.sum()))
+        source[own] = np.arange(int(own.sum()))
+        padded = xp.concat([coordinates, 0 * coordinates[:1, :]], axis=0)
+        if padded.shape[0] == 0:
+            padded = xp.zeros((1, int(coordinates.shape[-1])), dtype=coordinates.dtype)
+        spread = xp.take(padded, integers(source, coordinates), axis=0)
+        pieces = [
+            xp.matmul(xp.matmul(rows, piece), _t(columns))
+            for piece, ((rows, _), (columns, _)) in zip(
+                self._hessian.split(spread), self._bases, strict=True
+            )
+        ]
+        return self._hessian.join(pieces)
+
+    def _restrict(self, vectors: Array) -> Array:
+        """Return the seen coordinates (count, n) of vectors (p, n)."""
+        xp = self._xp
+        pieces = [
+            xp.matmul(xp.matmul(_t(rows), piece), columns)
+            for piece, ((rows, _), (columns, _)) in zip(
+                self._hessian.split(vectors), self._bases, strict=True
+            )
+        ]
+        chosen = integers(np.flatnonzero(self._active), vectors)
+        return xp.take(self._hessian.join(pieces), chosen, axis=0)
+
+
+def _t(matrix: Array) -> Array:
+    return api.array_namespace(matrix).matrix_transpose(matrix)
