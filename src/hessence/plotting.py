@@ -10,6 +10,7 @@ import numpy as np
 from hessence.arrays import to_numpy
 
 if TYPE_CHECKING:
+    from hessence.dynamics.scalar import ScalarTrajectory
     from hessence.dynamics.trajectory import Trajectory
     from hessence.spectra import Spectrum
 
@@ -61,7 +62,7 @@ def draw_spectrum(spectrum: Spectrum, ax: Any = None) -> Any:
     return ax
 
 
-def draw_trajectory(trajectory: Trajectory, ax: Any = None) -> Any:
+def draw_trajectory(trajectory: ScalarTrajectory, ax: Any = None) -> Any:
     """Draw outliers and bulk through training over the phases of learning, and 2 / lr."""
     ax = _axes(ax)
     if not isinstance(trajectory.phase, tuple):
@@ -89,6 +90,19 @@ def draw_trajectory(trajectory: Trajectory, ax: Any = None) -> Any:
     ax.set_ylabel("eigenvalue")
     ax.margins(x=0, y=0.12)
     ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+    return ax
+
+
+def draw_sharpness(trajectory: Trajectory, ax: Any = None) -> Any:
+    """Draw the sharpness through training and the threshold 2 / lr above which a step overshoots."""
+    ax = _axes(ax)
+    values = to_numpy(trajectory.sharpness)
+    ax.plot(np.arange(len(trajectory)), values, color=COLOURS[0], label="sharpness")
+    ax.axhline(2 / trajectory.lr, color="black", linestyle="--", linewidth=1, label="2 / lr")
+    ax.set_xlabel("step")
+    ax.set_ylabel("largest eigenvalue")
+    ax.margins(x=0)
+    ax.legend(frameon=False)
     return ax
 
 

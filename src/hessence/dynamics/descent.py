@@ -7,9 +7,11 @@ import operator
 from typing import Any
 
 from hessence.arrays import Array
+from hessence.dynamics.linear import train_linear
 from hessence.dynamics.scalar import train_scalar
 from hessence.dynamics.trajectory import Trajectory
 from hessence.losses import PointwiseLoss
+from hessence.networks.linear_network import LinearNetwork
 from hessence.networks.scalar_linear import ScalarLinear
 from hessence.networks.scalar_relu import ScalarReLU
 
@@ -30,10 +32,10 @@ def gradient_descent(
 
     Parameters
     ----------
-    net : ScalarLinear or ScalarReLU
-        Where training starts. A batch of linear networks is trained in one go.
-    x, y : array (n,)
-        The data, or a :class:`~hessence.Moments` in place of `x` for the mean-squared error.
+    net : ScalarLinear, ScalarReLU, TwoLayerLinear or DeepLinear
+        Where training starts. A batch of networks is trained in one go, ReLU networks excepted.
+    x, y : array
+        The data, as ``net.hessian`` takes them, or a :class:`~hessence.Moments` in place of `x` for the mean-squared error.
     lr : float
         The learning rate, positive.
     steps : int
@@ -76,9 +78,11 @@ def gradient_descent(
         raise ValueError(f"steps must not be negative, got {count}.")
     if isinstance(net, (ScalarLinear, ScalarReLU)):
         return train_scalar(net, x, y, float(lr), count, float(momentum), loss)
+    if isinstance(net, LinearNetwork):
+        return train_linear(net, x, y, float(lr), count, float(momentum), loss)
     raise TypeError(
-        f"net must be a ScalarLinear or a ScalarReLU for gradient_descent, "
-        f"got {type(net).__name__}."
+        "net must be a ScalarLinear, ScalarReLU, TwoLayerLinear or DeepLinear for "
+        f"gradient_descent, got {type(net).__name__}."
     )
 
 

@@ -23,7 +23,21 @@ MOST_SEGMENTS = 128
 
 
 class ScalarTrajectory(Trajectory):
-    """A scalar network through training, held as segments of reduced coordinates."""
+    """A scalar network through training, held as segments of reduced coordinates.
+
+    Attributes
+    ----------
+    outliers : array (steps + 1, 2); for ReLU (steps + 1, 2, 2)
+        The outlier pair, larger first; for ReLU one pair for each of the cells +, −.
+    bulk : array (steps + 1,); for ReLU (steps + 1, 2)
+        The residual–input covariance δ: the bulk is at +δ and −δ.
+    phase : sequence of str
+        The phase of learning; for ReLU that of the cell that dictates the sharpness.
+    """
+
+    outliers: Array
+    bulk: Array
+    phase: Any
 
     def __init__(
         self,
@@ -71,7 +85,7 @@ class ScalarTrajectory(Trajectory):
         bad = ~finite.reshape(len(finite), -1).all(axis=-1)
         self.diverged = int(np.argmax(bad)) if bad.any() else None
         self.loss = like(loss, net.w)
-        self.sharpness = like(largest, net.w)
+        self._sharpness = like(largest, net.w)
         self.trace = like((curvature * numbers.norm).sum(axis=-1), net.w)
         outliers = np.stack([upper, lower], axis=-1)
         if not self._problem.cellwise:
@@ -86,6 +100,17 @@ class ScalarTrajectory(Trajectory):
         phases = np.stack([phase_of(g, p) for g, p in zip(columns, pieces, strict=True)], axis=-1)
         chosen = np.take_along_axis(phases, dictating[..., None], axis=-1)[..., 0]
         return chosen if chosen.ndim > 1 else tuple(chosen)
+
+    @property
+    def sharpness(self) -> Array:
+        """The largest eigenvalue at each point."""
+        return self._sharpness
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the outliers, the bulk and the phases; needs ``hessence[plot]``."""
+        from hessence.plotting import draw_trajectory
+
+        return draw_trajectory(self, ax)
 
     def _network(self, step: int) -> ScalarLinear | ScalarReLU:
         position, segment = next(s for s in reversed(self._segments) if s[0] <= step)

@@ -16,12 +16,6 @@ class Trajectory(ABC):
     ----------
     loss, sharpness, trace : array (steps + 1,)
         At each point; batch dimensions, if any, come last.
-    outliers : array (steps + 1, 2); for ReLU (steps + 1, 2, 2)
-        The outlier pair, larger first; for ReLU one pair for each of the cells +, −.
-    bulk : array (steps + 1,); for ReLU (steps + 1, 2)
-        The residual–input covariance δ: the bulk is at +δ and −δ.
-    phase : sequence of str
-        The phase of learning; for ReLU that of the cell that dictates the sharpness.
     lr : float
         The learning rate, whose stability threshold for the sharpness is 2 / lr.
     diverged : int or None
@@ -29,11 +23,7 @@ class Trajectory(ABC):
     """
 
     loss: Array
-    sharpness: Array
     trace: Array
-    outliers: Array
-    bulk: Array
-    phase: Any
     lr: float
     diverged: int | None
 
@@ -57,11 +47,16 @@ class Trajectory(ABC):
         """Return the whole spectrum after `step` updates, eigenvectors included."""
         return self._spectrum(self[step])
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the outliers, the bulk and the phases; needs ``hessence[plot]``."""
-        from hessence.plotting import draw_trajectory
+    @property
+    @abstractmethod
+    def sharpness(self) -> Array:
+        """The largest eigenvalue at each point."""
 
-        return draw_trajectory(self, ax)
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the sharpness against 2 / lr; needs ``hessence[plot]``. Returns the axes."""
+        from hessence.plotting import draw_sharpness
+
+        return draw_sharpness(self, ax)
 
     @abstractmethod
     def _network(self, step: int) -> Any:

@@ -66,7 +66,7 @@ def look_for_missed(
         index = basis.count
         basis.expand()
         diagonal = basis.inside[..., index, index][..., None, None]
-        onward = basis.outside[..., -1, index][..., None, None]
+        onward = np.array(basis.outside[..., -1, index])[..., None, None]
         ahead = (places - signs * diagonal) * now - coupling * before
         searching = mass < enough
         if (searching & (ahead[..., 0] <= 0)).any():

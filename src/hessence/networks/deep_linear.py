@@ -81,7 +81,7 @@ class DeepLinear(LinearNetwork):
         rng : int or numpy.random.Generator, optional
             The source of the singular vectors.
         """
-        widths = _as_widths(dims)
+        widths = as_widths(dims)
         values = np.asarray(singular_values, dtype=np.float64)
         if values.ndim != 1 or not np.isfinite(values).all() or (values < 0).any():
             raise ValueError("singular_values must be a list of numbers that are not negative.")
@@ -91,7 +91,7 @@ class DeepLinear(LinearNetwork):
                 f"got {values.size}."
             )
         generator = np.random.default_rng(rng)
-        bases = [_orthogonal(width, generator) for width in widths]
+        bases = [random_orthogonal(width, generator) for width in widths]
         return cls._from_bases(bases, values)
 
     @classmethod
@@ -101,7 +101,7 @@ class DeepLinear(LinearNetwork):
         Each layer gets the L-th roots of the product's singular values; hidden singular vectors are
         random.
         """
-        widths = _as_widths(dims)
+        widths = as_widths(dims)
         _, matrix = floating(product=product)
         plain = np.asarray(matrix, dtype=np.float64)
         if plain.shape != (widths[-1], widths[0]):
@@ -116,7 +116,7 @@ class DeepLinear(LinearNetwork):
                 f"dims must be at least {rank} everywhere, the rank of the product, got {widths}."
             )
         generator = np.random.default_rng(rng)
-        hidden = [_orthogonal(width, generator) for width in widths[1:-1]]
+        hidden = [random_orthogonal(width, generator) for width in widths[1:-1]]
         roots = singular[:rank] ** (1 / (len(widths) - 1))
         return cls._from_bases([right.T, *hidden, left], roots)
 
@@ -163,14 +163,16 @@ class DeepLinear(LinearNetwork):
         return type(self)(list(weights.values()), multipliers=self.multipliers)
 
 
-def _as_widths(dims: Sequence[int]) -> tuple[int, ...]:
+def as_widths(dims: Sequence[int]) -> tuple[int, ...]:
+    """Check the widths of a network."""
     widths = tuple(dims)
     if len(widths) < 2 or not all(isinstance(d, (int, np.integer)) and d > 0 for d in widths):
         raise ValueError(f"dims must be at least two positive integers (d_0, …, d_L), got {dims}.")
     return tuple(int(d) for d in widths)
 
 
-def _orthogonal(size: int, rng: np.random.Generator) -> Any:
+def random_orthogonal(size: int, rng: np.random.Generator) -> Any:
+    """Return an orthogonal matrix, uniformly at random."""
     q, r = np.linalg.qr(rng.normal(size=(size, size)))
     return q * np.sign(np.diagonal(r))
 

@@ -69,7 +69,9 @@ class LinearNetwork(Network):
 
     def hessian(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> LinearHessian:
         """Return the Hessian of the loss as an operator; its products never touch the samples."""
-        objective = self._linear_objective(x, y, loss)
+        return self._hessian_of(self._linear_objective(x, y, loss))
+
+    def _hessian_of(self, objective: Any) -> LinearHessian:
         product = self.product
         slope, noise = objective.slope(product), objective.noise(product)
         if float(api.array_namespace(slope).max(abs(slope))) <= noise:

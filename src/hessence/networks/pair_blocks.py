@@ -60,6 +60,90 @@ class PairNames(Sequence[str]):
         return len(self._first)
 
 
+@dataclass(frozen=True)
+class _Entries:
+    """The entries of pair blocks, from the numbers of the chains."""
+
+    chains: Chains
+    variance: Numbers
+    slope: Numbers
+
+    @cached_property
+    def _below(self) -> Numbers:
+        """Π_{m<ℓ} s_m for ℓ = 1 … L, (L, N)."""
+        s = self.chains.singular
+        ones = np.ones((1, s.shape[1]))
+        return np.concatenate([ones, np.cumprod(s[:-1], axis=0)])
+
+    @cached_property
+    def _above(self) -> Numbers:
+        """Π_{m>ℓ} s_m for ℓ = 1 … L, (L, N)."""
+        s = self.chains.singular
+        ones = np.ones((1, s.shape[1]))
+        return np.concatenate([np.cumprod(s[:0:-1], axis=0)[::-1], ones])
+
+    def _middle(self, k: int, l: int) -> Numbers:  # noqa: E741 - the papers' letter
+        """Π_{l<m<k} s_m, (N,)."""
+        return np.prod(self.chains.singular[l : k - 1], axis=0)
+
+    def matrices(
+        self, i: Numbers, j: Numbers, forward: tuple[int, ...], backward: tuple[int, ...]
+    ) -> Numbers:
+        """Return the blocks of pairs (i, j) over the given layers, (pairs, size, size)."""
+        size = len(forward) + len(backward)
+        matrix = np.zeros((len(i), size, size))
+        self._add_ggn(matrix, i, j, forward, 0)
+        self._add_ggn(matrix, j, i, backward, len(forward))
+        if not backward:
+            self._couple(matrix, i, j, forward, forward, 0, 0)
+        else:
+            self._couple(matrix, i, j, forward, backward, 0, len(forward))
+            self._couple(matrix, j, i, backward, forward, len(forward), 0)
+        return matrix
+
+    def _add_ggn(
+        self, matrix: Numbers, i: Numbers, j: Numbers, layers: tuple[int, ...], at: int
+    ) -> None:
+        place = self.chains.place
+        if not layers:
+            return
+        seen = (place[-1, i] >= 0) & (place[0, j] >= 0)
+        weight = np.where(seen, self.variance[j], 0.0)
+        if not weight.any():
+            return
+        g = [self._above[ell - 1, i] * self._below[ell - 1, j] for ell in layers]
+        for a in range(len(layers)):
+            scaled = weight * g[a]
+            for b in range(a + 1):
+                value = scaled * g[b]
+                matrix[:, at + a, at + b] += value
+                if a != b:
+                    matrix[:, at + b, at + a] += value
+
+    def _couple(
+        self,
+        matrix: Numbers,
+        t: Numbers,
+        j: Numbers,
+        upper: tuple[int, ...],
+        lower: tuple[int, ...],
+        row: int,
+        column: int,
+    ) -> None:
+        """Couple D_k[t, j] with D_l[j, t] for k > l."""
+        slope = self.slope[t]
+        if not slope.any():
+            return
+        for a, k in enumerate(upper):
+            for b, l in enumerate(lower):  # noqa: E741
+                if k <= l:
+                    continue
+                outer = self._above[k - 1, t] * self._below[l - 1, t]
+                value = slope * outer * self._middle(k, l)[j]
+                matrix[:, row + a, column + b] += value
+                matrix[:, column + b, row + a] += value
+
+
 class PairReduction:
     """All pair blocks of an aligned network."""
 
@@ -68,6 +152,7 @@ class PairReduction:
         self._depth = len(H.weights)
         self._variance = chains.variance if H.part != "functional" else 0 * chains.variance
         self._slope = chains.slope if H.part != "ggn" else 0 * chains.slope
+        self._entries = _Entries(chains, self._variance, self._slope)
 
     def blocks(self) -> list[Block]:
         """Return the direct sum that the Hessian is."""
@@ -140,7 +225,7 @@ class PairReduction:
         size = len(forward) + len(backward)
         if size == 0 or len(i) == 0:
             return None
-        matrix = self._matrices(i, j, forward, backward)
+        matrix = self._entries.matrices(i, j, forward, backward)
         outputs = self._outputs(first, second) + (0 if same else self._outputs(second, first))
         heads = {2: "dominant", 1: "mixed", 0: "bulk"}
         head = heads[first.whole + second.whole] if self._variance.any() else "bulk"
@@ -180,82 +265,6 @@ class PairReduction:
 
         return of
 
-    # Entries.
-
-    @cached_property
-    def _below(self) -> Numbers:
-        """Π_{m<ℓ} s_m for ℓ = 1 … L, (L, N)."""
-        s = self._chains.singular
-        ones = np.ones((1, s.shape[1]))
-        return np.concatenate([ones, np.cumprod(s[:-1], axis=0)])
-
-    @cached_property
-    def _above(self) -> Numbers:
-        """Π_{m>ℓ} s_m for ℓ = 1 … L, (L, N)."""
-        s = self._chains.singular
-        ones = np.ones((1, s.shape[1]))
-        return np.concatenate([np.cumprod(s[:0:-1], axis=0)[::-1], ones])
-
-    def _middle(self, k: int, l: int) -> Numbers:  # noqa: E741 - the papers' letter
-        """Π_{l<m<k} s_m, (N,)."""
-        return np.prod(self._chains.singular[l : k - 1], axis=0)
-
-    def _matrices(
-        self, i: Numbers, j: Numbers, forward: tuple[int, ...], backward: tuple[int, ...]
-    ) -> Numbers:
-        size = len(forward) + len(backward)
-        matrix = np.zeros((len(i), size, size))
-        self._add_ggn(matrix, i, j, forward, 0)
-        self._add_ggn(matrix, j, i, backward, len(forward))
-        if not backward:
-            self._couple(matrix, i, j, forward, forward, 0, 0)
-        else:
-            self._couple(matrix, i, j, forward, backward, 0, len(forward))
-            self._couple(matrix, j, i, backward, forward, len(forward), 0)
-        return matrix
-
-    def _add_ggn(
-        self, matrix: Numbers, i: Numbers, j: Numbers, layers: tuple[int, ...], at: int
-    ) -> None:
-        place = self._chains.place
-        if not layers:
-            return
-        seen = (place[-1, i] >= 0) & (place[0, j] >= 0)
-        weight = np.where(seen, self._variance[j], 0.0)
-        if not weight.any():
-            return
-        g = [self._above[ell - 1, i] * self._below[ell - 1, j] for ell in layers]
-        for a in range(len(layers)):
-            scaled = weight * g[a]
-            for b in range(a + 1):
-                value = scaled * g[b]
-                matrix[:, at + a, at + b] += value
-                if a != b:
-                    matrix[:, at + b, at + a] += value
-
-    def _couple(
-        self,
-        matrix: Numbers,
-        t: Numbers,
-        j: Numbers,
-        upper: tuple[int, ...],
-        lower: tuple[int, ...],
-        row: int,
-        column: int,
-    ) -> None:
-        """Couple D_k[t, j] with D_l[j, t] for k > l."""
-        slope = self._slope[t]
-        if not slope.any():
-            return
-        for a, k in enumerate(upper):
-            for b, l in enumerate(lower):  # noqa: E741
-                if k <= l:
-                    continue
-                outer = self._above[k - 1, t] * self._below[l - 1, t]
-                value = slope * outer * self._middle(k, l)[j]
-                matrix[:, row + a, column + b] += value
-                matrix[:, column + b, row + a] += value
-
     def _isometry(
         self,
         pairs: tuple[Numbers, Numbers],
@@ -293,3 +302,65 @@ def _crossings(out: tuple[int, ...], inn: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(ell for ell in out if ell - 1 in inn)
 
 
+
+
+def largest_eigenvalue(chains: Chains) -> float:
+    """Return the sharpness of an aligned network, solving only the pairs that can hold it.
+
+    A pair's largest eigenvalue is at most that of its Gauss–Newton part plus the Frobenius norm of
+    its functional part. Both bounds come for all pairs from two matrix products; the exact solver
+    sees the pairs whose bound exceeds the best value found among the chains with themselves.
+    """
+    s, exists = chains.singular, chains.place >= 0
+    depth, count = s.shape
+    ones = np.ones((1, count))
+    below = np.concatenate([ones, np.cumprod(s[:-1], axis=0)]) * exists[:-1]
+    above = np.concatenate([np.cumprod(s[:0:-1], axis=0)[::-1], ones]) * exists[1:]
+    reach = np.where(exists[-1], 1.0, 0.0)
+    ggn = ((above**2) * reach).T @ (below**2 * np.where(exists[0], chains.variance, 0.0))
+    functional = _functional_squares(chains, below, above)
+    bound = np.maximum(ggn, ggn.T) + np.sqrt(2 * (functional + functional.T))
+    every = np.arange(count)
+    best = float(_padded_matrices(chains, every, every).max(initial=0.0))
+    first, second = np.nonzero(np.triu(bound, k=1) > best)
+    # The likeliest pairs first: they raise the bar for the rest.
+    order = np.argsort(-bound[first, second], kind="stable")
+    for start in range(0, len(order), 4096):
+        own = order[start : start + 4096]
+        i, j = first[own], second[own]
+        open_pairs = bound[i, j] > best
+        if not open_pairs.any():
+            break
+        values = _padded_matrices(chains, i[open_pairs], j[open_pairs])
+        best = max(best, float(values.max()))
+    return best
+
+
+def _functional_squares(chains: Chains, below: Numbers, above: Numbers) -> Numbers:
+    """Return Σ_{k>l} of the squared couplings with slope of chain t and middle of chain j, (N, N)."""
+    depth, count = chains.singular.shape
+    outer, middle = [], []
+    for k in range(2, depth + 1):
+        for l in range(1, k):  # noqa: E741 - the papers' letter
+            outer.append((above[k - 1] * below[l - 1] * chains.slope) ** 2)
+            middle.append(np.prod(chains.singular[l : k - 1], axis=0) ** 2)
+    if not outer:
+        return np.zeros((count, count))
+    return np.stack(outer).T @ np.stack(middle)
+
+
+def _padded_matrices(chains: Chains, i: Numbers, j: Numbers) -> Numbers:
+    """Return the largest eigenvalue of the block of each pair (i, j), (pairs,)."""
+    depth = chains.singular.shape[0]
+    layers = tuple(range(1, depth + 1))
+    entries = _Entries(chains, chains.variance, chains.slope)
+    same = bool((i == j).all())
+    matrix = entries.matrices(i, j, layers, () if same else layers)
+    # Coordinates that a pair does not have become zero rows, which add eigenvalues 0 only.
+    exists = chains.place >= 0
+    has = np.stack([exists[ell, i] & exists[ell - 1, j] for ell in layers], axis=-1)
+    if not same:
+        back = np.stack([exists[ell, j] & exists[ell - 1, i] for ell in layers], axis=-1)
+        has = np.concatenate([has, back], axis=-1)
+    matrix = matrix * has[:, :, None] * has[:, None, :]
+    return np.linalg.eigvalsh(matrix)[:, -1]
