@@ -11,21 +11,30 @@
   bulk        -1             1
 """
 
-from hessence import losses
+from hessence import init, losses
 from hessence.dynamics.descent import gradient_descent
 from hessence.dynamics.trajectory import Trajectory
+from hessence.krylov.extremal import eigenpairs
+from hessence.krylov.results import ConvergenceWarning, Eigenpairs
 from hessence.moments import Moments
 from hessence.networks.decoupled import DecoupledInputs, DecoupledOutputs
+from hessence.networks.deep_linear import DeepLinear
 from hessence.networks.scalar_affine import ScalarAffine
 from hessence.networks.scalar_linear import ScalarLinear
 from hessence.networks.scalar_relu import KinkWarning, ScalarReLU
+from hessence.networks.two_layer_linear import TwoLayerLinear
+from hessence.solutions import solution_spectrum, whiten
 from hessence.spectra import Eigenspace, Spectrum, load
+from hessence.twin import narrow_twin
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConvergenceWarning",
     "DecoupledInputs",
     "DecoupledOutputs",
+    "DeepLinear",
+    "Eigenpairs",
     "Eigenspace",
     "KinkWarning",
     "Moments",
@@ -34,7 +43,13 @@ __all__ = [
     "ScalarReLU",
     "Spectrum",
     "Trajectory",
+    "TwoLayerLinear",
+    "eigenpairs",
     "gradient_descent",
+    "init",
     "load",
     "losses",
+    "narrow_twin",
+    "solution_spectrum",
+    "whiten",
 ]

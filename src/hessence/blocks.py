@@ -51,10 +51,10 @@ class Block:
 
     def eigenvalues(self) -> Array:
         """Return the eigenvalues of every block, largest first, (..., siblings · k)."""
-        xp = api.array_namespace(self.matrix)
         values = eigenvalues(self.matrix) if self.values is None else self.values
         if self.suffixes is None:
             return values
+        xp = api.array_namespace(values)
         return xp.reshape(values, (*values.shape[:-2], -1))
 
     def eigenvector(self, sibling: int, index: int) -> Array:

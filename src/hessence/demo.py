@@ -13,7 +13,7 @@ import numpy as np
 import hessence as hs
 from hessence.files import write_atomically
 from hessence.networks.network import Network
-from hessence.plotting import draw_spectrum, draw_sweep, draw_trajectory, new_figure
+from hessence.plotting import draw_spectrum, draw_sweep, new_figure
 from hessence.report import Picture, Table, page
 
 AUTODIFF_LIMIT = 400
@@ -168,7 +168,7 @@ def _pair_through_training() -> Picture:
         (axes[1], relu, np.abs(x), 0.9, "ReLU network on a wedge, momentum 0.9"),
     ):
         trajectory = hs.gradient_descent(net, x, target, lr=0.18, steps=80, momentum=momentum)
-        draw_trajectory(trajectory, ax)
+        trajectory.plot(ax)
         ax.set_title(title, fontsize=11)
     return Picture(
         "outlier-pair-through-training",

@@ -140,7 +140,7 @@ NAMED: dict[str, PointwiseLoss] = {
 
 
 def as_loss(loss: str | PointwiseLoss, *, coupled: bool = False) -> PointwiseLoss:
-    """Look up a loss by name, or check that an object is one; refuse coupled ones unless allowed."""
+    """Look up a loss by name, or check that an object is one; coupled ones must be allowed."""
     found = _find(loss)
     if getattr(found, "coupled", False) and not coupled:
         raise ValueError("loss must treat each output on its own here; cross-entropy does not.")

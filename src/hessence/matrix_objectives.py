@@ -1,8 +1,9 @@
 r"""The loss of a linear predictor as a function of its matrix M, with f(x) = M x.
 
-All that a Hessian needs is the gradient :math:`G = \partial\ell/\partial M` and the second derivative
-as a symmetric map of K × D matrices. For the mean-squared error these are :math:`M\Sigma - C` and
-:math:`dM \mapsto dM\,\Sigma`; any other loss gives a tensor with (K D)² entries.
+All that a Hessian needs is the gradient :math:`G = \partial\ell/\partial M` and the second
+derivative as a symmetric map of K × D matrices. For the mean-squared error these are
+:math:`M\Sigma - C` and :math:`dM \mapsto dM\,\Sigma`; any other loss gives a tensor with (K D)²
+entries.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from hessence.arrays import Array, epsilon, like, to_numpy
 from hessence.losses import PointwiseLoss, Squared, as_loss
 from hessence.moments import Moments
 from hessence.objectives import samples_of
-
 
 ROUNDING = 32
 """How many ε of its terms a difference of moments may be off by."""
@@ -239,9 +239,7 @@ class TorchLoss:
         return torch.as_tensor(to_numpy(array).astype(np.float64))
 
 
-def matrix_objective(
-    moments: Moments, loss: str | PointwiseLoss
-) -> MatrixQuadratic | MatrixLoss:
+def matrix_objective(moments: Moments, loss: str | PointwiseLoss) -> MatrixQuadratic | MatrixLoss:
     """Return the loss as a function of M."""
     known = as_loss(loss, coupled=True)
     if isinstance(known, Squared):

@@ -212,7 +212,7 @@ def _least_loss(moments: Moments) -> Array:
 
 
 def samples_of(moments: Moments) -> tuple[Array, Array]:
-    """Return the samples behind moments, or say that a loss other than the squared one needs them."""
+    """Return the samples behind moments; every loss but the squared one needs them."""
     if moments.samples is None:
         raise ValueError("loss must be 'mse' when x is a Moments; other losses need the samples.")
     return moments.samples

@@ -94,7 +94,7 @@ def draw_trajectory(trajectory: ScalarTrajectory, ax: Any = None) -> Any:
 
 
 def draw_sharpness(trajectory: Trajectory, ax: Any = None) -> Any:
-    """Draw the sharpness through training and the threshold 2 / lr above which a step overshoots."""
+    """Draw the sharpness through training and the threshold 2 / lr of stable steps."""
     ax = _axes(ax)
     values = to_numpy(trajectory.sharpness)
     ax.plot(np.arange(len(trajectory)), values, color=COLOURS[0], label="sharpness")

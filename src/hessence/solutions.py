@@ -1,8 +1,9 @@
 r"""What the data alone say about the spectrum at a solution.
 
 A balanced network that computes the least-squares solution :math:`M = C\Sigma^+` with L layers has
-:math:`P_\ell^\top P_\ell = (M^\top M)^{(\ell-1)/L}` and :math:`S_\ell S_\ell^\top = (M M^\top)^{(L-\ell)/L}`:
-its Gauss–Newton spectrum, which is the whole spectrum at zero loss, does not depend on the network.
+:math:`P_\ell^\top P_\ell = (M^\top M)^{(\ell-1)/L}` and
+:math:`S_\ell S_\ell^\top = (M M^\top)^{(L-\ell)/L}`: its Gauss–Newton spectrum, which is the whole
+spectrum at zero loss, does not depend on the network.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def solution_spectrum(x: Array, y: Array, depth: int) -> Spectrum:
     data = as_moments(x, y, ("x", x.sum_xx if isinstance(x, Moments) else floating(x=x)[1]))
     xp = api.array_namespace(data.xx)
     solution = xp.matmul(data.yx, xp.linalg.pinv(data.xx))
-    left, singular, right = xp.linalg.svd(solution, full_matrices=True)
+    _, singular, right = xp.linalg.svd(solution, full_matrices=True)
     outputs, inputs = (int(s) for s in solution.shape)
     threshold = max(outputs, inputs) * epsilon(singular) * float(singular[0])
     rank = int((to_numpy(singular) > threshold).sum())

@@ -137,9 +137,8 @@ class Spectrum:
     def _arrange(self, values: Array, counts: Array, origins: Any) -> None:
         """Keep the groups; those of a single network without the empty ones, and sorted."""
         if values.ndim == 1:
-            magnitudes = to_numpy(values)
-            present = np.flatnonzero(to_numpy(counts) > 0)
-            order = present[np.argsort(-magnitudes[present], stable=True)]
+            order = np.argsort(-to_numpy(values), stable=True)
+            order = order[to_numpy(counts)[order] > 0]
             values = self._xp.take(values, integers(order, values), axis=0)
             counts = integers(to_numpy(counts)[order], values)
             origins = origins[order]

@@ -3,17 +3,15 @@ r"""The narrow twin: a wide product of matrices, and all that its width matters 
 Let parameters :math:`A` (K × m) and :math:`B` (m × D) enter a loss only through :math:`M = AB`, and
 let Q be an orthonormal basis of :math:`S = \mathrm{row}(A) + \mathrm{col}(B)`, of dimension r. The
 second variation is :math:`\nabla^2\ell[dM, dM] + 2\langle G, dA\,dB\rangle` with
-:math:`dM = dA\,B + A\,dB` and :math:`G = \partial\ell/\partial M`. Only the part of dA and dB inside S
-reaches dM, and inside and outside do not mix in dA dB. So the Hessian is that of the *narrow twin*,
-the same product with inner width r and factors :math:`(AQ, Q^\top B)`, beside a bulk
+:math:`dM = dA\,B + A\,dB` and :math:`G = \partial\ell/\partial M`. Only the part of dA and dB
+inside S reaches dM, and inside and outside do not mix in dA dB. So the Hessian is that of the
+*narrow twin*, the same product with inner width r and factors :math:`(AQ, Q^\top B)`, beside a bulk
 :math:`\pm\sigma_i(G)`, each m − r times, and zeros.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import array_api_compat as api
 
 from hessence.arrays import Array, epsilon, floating, require_shape
 

@@ -35,7 +35,8 @@ def gradient_descent(
     net : ScalarLinear, ScalarReLU, TwoLayerLinear or DeepLinear
         Where training starts. A batch of networks is trained in one go, ReLU networks excepted.
     x, y : array
-        The data, as ``net.hessian`` takes them, or a :class:`~hessence.Moments` in place of `x` for the mean-squared error.
+        The data, as ``net.hessian`` takes them, or a :class:`~hessence.Moments` in place of `x`
+        for the mean-squared error.
     lr : float
         The learning rate, positive.
     steps : int

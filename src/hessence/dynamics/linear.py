@@ -2,8 +2,8 @@ r"""Gradient descent of linear networks: singular value by singular value if the
 
 Alignment survives gradient descent: each chain's singular values follow
 :math:`s_\ell \leftarrow s_\ell - \eta\,\omega \prod_{k \ne \ell} s_k` with
-:math:`\omega = c \prod_k s_k - \tau` and c, τ the chain's parts of E[x xᵀ] and E[y xᵀ], on their own.
-Other networks are trained on their weights, from the moments of the data.
+:math:`\omega = c \prod_k s_k - \tau` and c, τ the chain's parts of E[x xᵀ] and E[y xᵀ], on their
+own. Other networks are trained on their weights, from the moments of the data.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class ModeTrajectory(_LinearTrajectory):
         return self._chains.variance
 
     def _slope(self, singular: Numbers) -> Numbers:
-        return self._variance * np.prod(singular, axis=0) - self._target
+        return np.asarray(self._variance * np.prod(singular, axis=0) - self._target)
 
     def _excess(self, singular: Numbers) -> float:
         """Return the loss above the least: Σ ω² / 2c."""
@@ -136,7 +136,7 @@ class ModeTrajectory(_LinearTrajectory):
 
     @cached_property
     def sharpness(self) -> Array:
-        """The largest eigenvalue at each point, found among the pair blocks when first asked for."""
+        """The largest eigenvalue at each point, found among the pairs when first asked for."""
         values = []
         with np.errstate(over="ignore", invalid="ignore"):
             for step, state in enumerate(self._states.run()):
@@ -147,9 +147,7 @@ class ModeTrajectory(_LinearTrajectory):
         return like(values, self._net.weights[0])
 
     def _moved(self, state: Modes) -> Chains:
-        return replace(
-            self._chains, singular=state.singular, slope=self._slope(state.singular)
-        )
+        return replace(self._chains, singular=state.singular, slope=self._slope(state.singular))
 
     def _network(self, step: int) -> LinearNetwork:
         chains, state = self._chains, self._states[step]
@@ -210,15 +208,14 @@ class WeightTrajectory(_LinearTrajectory):
         )
         if state.velocity is not None:
             forces = tuple(
-                self._momentum * old + new
-                for old, new in zip(state.velocity, forces, strict=True)
+                self._momentum * old + new for old, new in zip(state.velocity, forces, strict=True)
             )
         layers = tuple(w - self.lr * f for w, f in zip(state.layers, forces, strict=True))
         return Weights(layers, forces if self._momentum else None)
 
     @cached_property
     def sharpness(self) -> Array:
-        """The largest eigenvalue at each point, by Lanczos from the last one when first asked for."""
+        """The largest eigenvalue at each point, by Lanczos when first asked for."""
         values: list[Any] = []
         start = None
         shape = self._net.batch_shape

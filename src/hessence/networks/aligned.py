@@ -1,14 +1,15 @@
 r"""Aligned linear networks: matrices that share their singular vectors from layer to layer.
 
-If :math:`W_\ell = U_\ell\,\mathrm{diag}(s_\ell)\,U_{\ell-1}^\top` with orthogonal U, and data and slope
-go along, :math:`\Sigma = U_0\,\mathrm{diag}(c)\,U_0^\top` and
-:math:`G = U_L\,\mathrm{diag}(\omega)\,U_0^\top`, then the Hessian falls apart into one block for each
-pair of singular directions. This file finds the U, or finds that there are none; it never assumes.
+If :math:`W_\ell = U_\ell\,\mathrm{diag}(s_\ell)\,U_{\ell-1}^\top` with orthogonal U, and data and
+slope go along, :math:`\Sigma = U_0\,\mathrm{diag}(c)\,U_0^\top` and
+:math:`G = U_L\,\mathrm{diag}(\omega)\,U_0^\top`, then the Hessian falls apart into one block for
+each pair of singular directions. This file finds the U, or finds that there are none; it never
+assumes.
 
-A *chain* is one singular direction followed through the layers: a unit vector in each layer where it
-exists, the singular values between, the variance c of the inputs along it and the slope ω. A chain
-ends where a singular value vanishes, and new ones begin where a layer has directions that no chain
-has reached.
+A *chain* is one singular direction followed through the layers: a unit vector in each layer where
+it exists, the singular values between, the variance c of the inputs along it and the slope ω. A
+chain ends where a singular value vanishes, and new ones begin where a layer has directions that no
+chain has reached.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hessence.arrays import to_numpy
+from hessence.arrays import epsilon, to_numpy
 from hessence.matrix_objectives import Separable
 from hessence.networks.linear_hessian import LinearHessian
 
@@ -66,14 +67,28 @@ def find_chains(H: LinearHessian) -> Chains:
     if not isinstance(H.bend, Separable):
         raise TypeError("chains are defined for the mean-squared error.")
     variance = to_numpy(H.bend.variance).astype(np.float64)
-    return _Search(weights, variance, slope, H.noise).run()
+    # Data and the first and last product mostly tell all directions apart; if not, ask all layers.
+    chains = _Search(weights, variance, slope, H.noise).run()
+    if chains.defect > TOLERANCE * epsilon(H.slope):
+        chains = min(
+            chains,
+            _Search(weights, variance, slope, H.noise, thorough=True).run(),
+            key=lambda found: found.defect,
+        )
+    return chains
 
 
 class _Search:
     def __init__(
-        self, weights: list[Numbers], variance: Numbers, slope: Numbers, noise: float
+        self,
+        weights: list[Numbers],
+        variance: Numbers,
+        slope: Numbers,
+        noise: float,
+        thorough: bool = False,
     ) -> None:
         self.weights, self.variance, self.slope, self.noise = weights, variance, slope, noise
+        self.thorough = thorough
         self.depth = len(weights)
         self.columns: list[list[Numbers]] = [[] for _ in range(self.depth + 1)]
         self.chains: list[dict[int, int]] = []
@@ -134,17 +149,25 @@ class _Search:
         if not self.columns[layer]:
             return np.eye(size)
         found = np.stack(self.columns[layer], axis=1)
+        if found.shape[1] == size:
+            return np.zeros((size, 0))
         full, _ = np.linalg.qr(found, mode="complete")
         return full[:, found.shape[1] :]
 
     # Families of symmetric matrices that commute if and only if the network is aligned.
 
     def _input_family(self) -> list[Numbers]:
-        family, product = [self.variance], np.eye(self.weights[0].shape[1])
-        for w in self.weights:
+        product = self.weights[0]
+        family = [self.variance, product.T @ product]
+        for k, w in enumerate(self.weights[1:], start=2):
             product = w @ product
-            family.append(product.T @ product)
-        family += [self.slope.T @ self.slope, product.T @ self.slope + self.slope.T @ product]
+            if self.thorough or k == self.depth:
+                family.append(product.T @ product)
+        family.append(self.slope.T @ self.slope)
+        if not self.thorough:
+            return family
+        mixed = product.T @ self.slope
+        family.append(mixed + mixed.T)
         back = self.slope
         for w in reversed(self.weights[1:]):
             back = w.T @ back
@@ -160,15 +183,20 @@ class _Search:
         return [*family, met.T @ met]
 
     def _joint_basis(self, start: Numbers, family: list[Numbers]) -> Numbers:
-        """Return start · U with U the common eigenvectors of a family given in start's coordinates."""
+        """Return start · U, U the common eigenvectors of a family in start's coordinates."""
         scaled = [m / np.abs(m).max() for m in family if np.abs(m).max() > 0]
         if not scaled:
             return start
         # A generic combination has the common eigenvectors even where single members repeat
         # eigenvalues; fixed coefficients make it repeatable.
         weights = np.random.default_rng(0).uniform(0.5, 1.5, size=len(scaled))
+        if not self.thorough:
+            # What varies along with the singular values comes first, the slope only where they are
+            # equal: a sum of both would bring some eigenvalues close that neither confuses.
+            weights[-1] = 0.01
         _, vectors = np.linalg.eigh(sum(c * m for c, m in zip(weights, scaled, strict=True)))
-        return start @ _polish(vectors[:, ::-1], scaled)
+        vectors = vectors[:, ::-1]
+        return start @ (_polish(vectors, scaled) if self.thorough else vectors)
 
     def _collect(self) -> Chains:
         bases = [np.stack(columns, axis=1) for columns in self.columns]
@@ -239,8 +267,8 @@ def _orthonormal(columns: Numbers) -> Numbers:
 def _polish(vectors: Numbers, family: list[Numbers]) -> Numbers:
     """Correct approximate common eigenvectors to first order, twice.
 
-    Where a combination happens to have two close eigenvalues its eigenvectors are mixed by rounding,
-    although some member of the family tells them apart; the correction asks all members.
+    Where a combination happens to have two close eigenvalues its eigenvectors are mixed by
+    rounding, although some member of the family tells them apart; the correction asks all members.
     """
     for _ in range(2):
         numerator = np.zeros((vectors.shape[1],) * 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -124,8 +125,7 @@ class DeepLinear(LinearNetwork):
     def _from_bases(cls, bases: list[Any], values: Any) -> Self:
         keep = values.size
         layers = [
-            (above[:, :keep] * values) @ below[:, :keep].T
-            for below, above in zip(bases[:-1], bases[1:], strict=True)
+            (above[:, :keep] * values) @ below[:, :keep].T for below, above in pairwise(bases)
         ]
         return cls(layers)
 
@@ -175,5 +175,3 @@ def random_orthogonal(size: int, rng: np.random.Generator) -> Any:
     """Return an orthogonal matrix, uniformly at random."""
     q, r = np.linalg.qr(rng.normal(size=(size, size)))
     return q * np.sign(np.diagonal(r))
-
-

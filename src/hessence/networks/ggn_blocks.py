@@ -1,18 +1,23 @@
 r"""The Gauss–Newton part of a linear network: d_0 d_L numbers, whatever the hidden widths.
 
-With :math:`J` the map from parameters to dM, the non-zero eigenvalues of :math:`J^\top B J` are those of
+With :math:`J` the map from parameters to dM, the non-zero eigenvalues of :math:`J^\top B J` are
+those of
 
 .. math:: \sum_\ell (S_\ell S_\ell^\top) \otimes (\Sigma^{1/2} P_\ell^\top P_\ell \Sigma^{1/2}).
 
-White data make :math:`\Sigma^{1/2}` a number. Then, if there are two layers or all layers are balanced
-(:math:`W_\ell W_\ell^\top = W_{\ell+1}^\top W_{\ell+1}`), the sum is diagonal in the singular vectors of the
-first and the last layer: a closed form, over all pairs (i, j) with i ≤ d_0, j ≤ d_L and singular values
-padded with zeros. Two layers and any data split into d_L problems of size d_0.
+White data make :math:`\Sigma^{1/2}` a number. Then, if there are two layers or all layers are
+balanced (:math:`W_\ell W_\ell^\top = W_{\ell+1}^\top W_{\ell+1}`), the sum is diagonal in the
+singular vectors of the first and the last layer: a closed form, over all pairs (i, j) with i ≤ d_0,
+j ≤ d_L and singular values padded with zeros. Two layers and any data split into d_L problems of
+size d_0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import array_api_compat as api
 import numpy as np
@@ -161,10 +166,10 @@ class GaussNewton:
 
     @cached_property
     def _frame(self) -> tuple[Array, dict[int, int]]:
-        """Return an orthonormal basis (p, rank) of the range, and where each eigenvalue sits in it.
+        """Return an orthonormal basis (p, rank) of the range, and each eigenvalue's column in it.
 
-        The vectors Jᵀ Z of small eigenvalues are contaminated by rounding of the large ones, so they
-        are orthonormalised from the largest down.
+        The vectors Jᵀ Z of small eigenvalues are contaminated by rounding of the large ones, so
+        they are orthonormalised from the largest down.
         """
         xp = self._xp
         values = np.abs(to_numpy(self.values))
@@ -176,7 +181,7 @@ class GaussNewton:
         signs = xp.sign(xp.linalg.diagonal(triangle))
         return basis * signs, {int(g): k for k, g in enumerate(own)}
 
-    def _isometries(self, own: np.ndarray) -> object:  # type: ignore[type-arg]
+    def _isometries(self, own: Any) -> Callable[[int], Isometry]:
         def of(sibling: int) -> Isometry:
             def carry(coordinates: Array, copies: Array) -> Array:
                 basis, position = self._frame
@@ -195,7 +200,7 @@ def balance_defect(weights: tuple[Array, ...]) -> float:
     """Return the largest ‖W_ℓ W_ℓᵀ − W_{ℓ+1}ᵀ W_{ℓ+1}‖ over layers, relative to the larger term."""
     xp = api.array_namespace(weights[0])
     worst = 0.0
-    for low, high in zip(weights[:-1], weights[1:], strict=True):
+    for low, high in pairwise(weights):
         a, b = xp.matmul(low, _t(low)), xp.matmul(_t(high), high)
         size = max(float(xp.linalg.matrix_norm(a)), float(xp.linalg.matrix_norm(b)))
         if size:

@@ -101,7 +101,8 @@ class LinearNetwork(Network):
         try:
             import torch  # noqa: F401
         except ImportError as error:
-            raise ImportError("a PyTorch loss needs PyTorch: pip install 'hessence[torch]'.") from error
+            needed = "a PyTorch loss needs PyTorch: pip install 'hessence[torch]'."
+            raise ImportError(needed) from error
         if isinstance(x, Moments):
             raise ValueError("loss must be 'mse' when x is a Moments; other losses need samples.")
         _, x = floating(self._reference, x=x)

@@ -19,8 +19,9 @@ DENSE_LIMIT = 4000
 def spectrum_of(H: LinearHessian) -> Spectrum:
     """Return the whole spectrum by the cheapest exact route that applies.
 
-    The Gauss–Newton part, which is all there is at a solution, needs the d_0 d_L matrix at most. Two layers go to the narrow twin. Deeper
-    networks are tried for alignment, and else restricted to the range of their Hessian.
+    The Gauss–Newton part, which is all there is at a solution, needs the d_0 d_L matrix at most.
+    Two layers go to the narrow twin. Deeper networks are tried for alignment, and else restricted
+    to the range of their Hessian.
     """
     if len(H.shape) > 2:
         raise ValueError(

@@ -1,10 +1,11 @@
 r"""The Hessian of an aligned linear network, one block for each pair of singular directions.
 
-In the coordinates :math:`D_\ell = U_\ell^\top dW_\ell U_{\ell-1}` the pair {i, j} of chains owns the
-numbers :math:`D_\ell[i, j]` and :math:`D_\ell[j, i]`, at most 2L of them. The Gauss–Newton part of its
-block is :math:`c_j\, g g^\top` with :math:`g_\ell = \prod_{k>\ell} s_{k,i} \prod_{k<\ell} s_{k,j}`, and
-the same with i and j exchanged; the functional part couples :math:`D_k[t, j]` with :math:`D_l[j, t]`,
-k > l, by :math:`\omega_t \prod_{m>k} s_{m,t} \prod_{l<m<k} s_{m,j} \prod_{m<l} s_{m,t}`.
+In the coordinates :math:`D_\ell = U_\ell^\top dW_\ell U_{\ell-1}` the pair {i, j} of chains owns
+the numbers :math:`D_\ell[i, j]` and :math:`D_\ell[j, i]`, at most 2L of them. The Gauss–Newton
+part of its block is :math:`c_j\, g g^\top` with
+:math:`g_\ell = \prod_{k>\ell} s_{k,i} \prod_{k<\ell} s_{k,j}`, and the same with i and j
+exchanged; the functional part couples :math:`D_k[t, j]` with :math:`D_l[j, t]`, k > l, by
+:math:`\omega_t \prod_{m>k} s_{m,t} \prod_{l<m<k} s_{m,j} \prod_{m<l} s_{m,t}`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from hessence.arrays import Array, like, to_numpy
 from hessence.blocks import Block, Isometry
 from hessence.networks.aligned import Chains, Numbers
 from hessence.networks.linear_hessian import LinearHessian
+
+CHUNK = 2048
+"""How many pairs are worked on at a time, so that their blocks stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +88,15 @@ class _Entries:
 
     def _middle(self, k: int, l: int) -> Numbers:  # noqa: E741 - the papers' letter
         """Π_{l<m<k} s_m, (N,)."""
-        return np.prod(self.chains.singular[l : k - 1], axis=0)
+        return np.asarray(np.prod(self.chains.singular[l : k - 1], axis=0))
 
     def matrices(
         self, i: Numbers, j: Numbers, forward: tuple[int, ...], backward: tuple[int, ...]
     ) -> Numbers:
         """Return the blocks of pairs (i, j) over the given layers, (pairs, size, size)."""
         size = len(forward) + len(backward)
-        matrix = np.zeros((len(i), size, size))
+        # Entry by entry, the pairs are contiguous; the solver wants it the other way round.
+        matrix = np.zeros((size, size, len(i)))
         self._add_ggn(matrix, i, j, forward, 0)
         self._add_ggn(matrix, j, i, backward, len(forward))
         if not backward:
@@ -99,7 +104,21 @@ class _Entries:
         else:
             self._couple(matrix, i, j, forward, backward, 0, len(forward))
             self._couple(matrix, j, i, backward, forward, len(forward), 0)
-        return matrix
+        return np.ascontiguousarray(np.moveaxis(matrix, -1, 0))
+
+    def eigenvalues(
+        self, i: Numbers, j: Numbers, forward: tuple[int, ...], backward: tuple[int, ...]
+    ) -> Numbers:
+        """Return the eigenvalues of the blocks of pairs, largest first, (pairs, size).
+
+        A stretch of pairs at a time: the blocks of all would not fit in the cache.
+        """
+        values = np.empty((len(i), len(forward) + len(backward)))
+        for start in range(0, len(i), CHUNK):
+            own = slice(start, start + CHUNK)
+            matrix = self.matrices(i[own], j[own], forward, backward)
+            values[own] = np.linalg.eigvalsh(matrix)[:, ::-1]
+        return values
 
     def _add_ggn(
         self, matrix: Numbers, i: Numbers, j: Numbers, layers: tuple[int, ...], at: int
@@ -116,9 +135,9 @@ class _Entries:
             scaled = weight * g[a]
             for b in range(a + 1):
                 value = scaled * g[b]
-                matrix[:, at + a, at + b] += value
+                matrix[at + a, at + b] += value
                 if a != b:
-                    matrix[:, at + b, at + a] += value
+                    matrix[at + b, at + a] += value
 
     def _couple(
         self,
@@ -140,8 +159,28 @@ class _Entries:
                     continue
                 outer = self._above[k - 1, t] * self._below[l - 1, t]
                 value = slope * outer * self._middle(k, l)[j]
-                matrix[:, row + a, column + b] += value
-                matrix[:, column + b, row + a] += value
+                matrix[row + a, column + b] += value
+                matrix[column + b, row + a] += value
+
+
+@dataclass(frozen=True)
+class PairMatrices:
+    """The blocks of many pairs, made when an eigenvector is asked for."""
+
+    entries: _Entries
+    first: Numbers
+    second: Numbers
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    reference: Array
+
+    def __getitem__(self, index: tuple[Any, ...]) -> Array:
+        """Return the block of one pair, for an index (..., pair, :, :)."""
+        own = slice(index[1], index[1] + 1)
+        matrix = self.entries.matrices(
+            self.first[own], self.second[own], self.forward, self.backward
+        )
+        return like(matrix[0], self.reference)
 
 
 class PairReduction:
@@ -170,7 +209,7 @@ class PairReduction:
         exists = chains.place >= 0
         sizes = np.abs(chains.singular).max(axis=0, initial=0.0)
         null = (sizes == 0) & (self._slope == 0)
-        whole = (np.abs(chains.singular) > 0).all(axis=0)
+        whole = np.asarray((np.abs(chains.singular) > 0).all(axis=0))
         groups: dict[tuple[Any, ...], list[int]] = {}
         spread = 1e-13 * float(np.abs(chains.variance).max(initial=0.0))
         for i in range(chains.count):
@@ -183,7 +222,7 @@ class PairReduction:
                 key = close[0] if close else (*key, float(chains.variance[i]))
             groups.setdefault(key, []).append(i)
         for key, members in groups.items():
-            yield Kind(*key[:3], np.asarray(members))
+            yield Kind(key[0], key[1], key[2], np.asarray(members))
 
     # Pairs of different kinds, of one kind, and of a chain with itself.
 
@@ -225,12 +264,12 @@ class PairReduction:
         size = len(forward) + len(backward)
         if size == 0 or len(i) == 0:
             return None
-        matrix = self._entries.matrices(i, j, forward, backward)
+        values = self._entries.eigenvalues(i, j, forward, backward)
         outputs = self._outputs(first, second) + (0 if same else self._outputs(second, first))
         heads = {2: "dominant", 1: "mixed", 0: "bulk"}
         head = heads[first.whole + second.whole] if self._variance.any() else "bulk"
         labels = (head,) * outputs + ("bulk",) * (size - outputs)
-        if flat or not matrix.any():
+        if flat or not values.any():
             labels = ("flat",) * size
         members = self._members(i, j, first, second, copies, same)
 
@@ -239,7 +278,12 @@ class PairReduction:
 
         reference = self._hessian.slope
         return Block(
-            like(matrix, reference), labels, isometry, copies, suffixes=PairNames(i, j)
+            PairMatrices(self._entries, i, j, forward, backward, reference),
+            labels,
+            isometry,
+            copies,
+            PairNames(i, j),
+            values=like(values, reference),
         )
 
     def _outputs(self, first: Kind, second: Kind) -> int:
@@ -302,8 +346,6 @@ def _crossings(out: tuple[int, ...], inn: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(ell for ell in out if ell - 1 in inn)
 
 
-
-
 def largest_eigenvalue(chains: Chains) -> float:
     """Return the sharpness of an aligned network, solving only the pairs that can hold it.
 
@@ -312,7 +354,7 @@ def largest_eigenvalue(chains: Chains) -> float:
     sees the pairs whose bound exceeds the best value found among the chains with themselves.
     """
     s, exists = chains.singular, chains.place >= 0
-    depth, count = s.shape
+    count = chains.count
     ones = np.ones((1, count))
     below = np.concatenate([ones, np.cumprod(s[:-1], axis=0)]) * exists[:-1]
     above = np.concatenate([np.cumprod(s[:0:-1], axis=0)[::-1], ones]) * exists[1:]
@@ -321,7 +363,7 @@ def largest_eigenvalue(chains: Chains) -> float:
     functional = _functional_squares(chains, below, above)
     bound = np.maximum(ggn, ggn.T) + np.sqrt(2 * (functional + functional.T))
     every = np.arange(count)
-    best = float(_padded_matrices(chains, every, every).max(initial=0.0))
+    best = float(_largest_of_pairs(chains, every, every).max(initial=0.0))
     first, second = np.nonzero(np.triu(bound, k=1) > best)
     # The likeliest pairs first: they raise the bar for the rest.
     order = np.argsort(-bound[first, second], kind="stable")
@@ -331,13 +373,13 @@ def largest_eigenvalue(chains: Chains) -> float:
         open_pairs = bound[i, j] > best
         if not open_pairs.any():
             break
-        values = _padded_matrices(chains, i[open_pairs], j[open_pairs])
+        values = _largest_of_pairs(chains, i[open_pairs], j[open_pairs])
         best = max(best, float(values.max()))
     return best
 
 
 def _functional_squares(chains: Chains, below: Numbers, above: Numbers) -> Numbers:
-    """Return Σ_{k>l} of the squared couplings with slope of chain t and middle of chain j, (N, N)."""
+    """Return Σ_{k>l} of the squared couplings for slope of t and middle of j, (N, N)."""
     depth, count = chains.singular.shape
     outer, middle = [], []
     for k in range(2, depth + 1):
@@ -346,10 +388,10 @@ def _functional_squares(chains: Chains, below: Numbers, above: Numbers) -> Numbe
             middle.append(np.prod(chains.singular[l : k - 1], axis=0) ** 2)
     if not outer:
         return np.zeros((count, count))
-    return np.stack(outer).T @ np.stack(middle)
+    return np.asarray(np.stack(outer).T @ np.stack(middle))
 
 
-def _padded_matrices(chains: Chains, i: Numbers, j: Numbers) -> Numbers:
+def _largest_of_pairs(chains: Chains, i: Numbers, j: Numbers) -> Numbers:
     """Return the largest eigenvalue of the block of each pair (i, j), (pairs,)."""
     depth = chains.singular.shape[0]
     layers = tuple(range(1, depth + 1))
@@ -363,4 +405,4 @@ def _padded_matrices(chains: Chains, i: Numbers, j: Numbers) -> Numbers:
         back = np.stack([exists[ell, j] & exists[ell - 1, i] for ell in layers], axis=-1)
         has = np.concatenate([has, back], axis=-1)
     matrix = matrix * has[:, :, None] * has[:, None, :]
-    return np.linalg.eigvalsh(matrix)[:, -1]
+    return np.asarray(np.linalg.eigvalsh(matrix)[:, -1])

@@ -8,6 +8,7 @@ dimensions a and b, everything but the first a columns and the first b rows is f
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import array_api_compat as api
 import numpy as np
@@ -39,7 +40,7 @@ class RangeReduction:
         return left, int((values > threshold).sum())
 
     @cached_property
-    def _active(self) -> np.ndarray:  # type: ignore[type-arg]
+    def _active(self) -> Any:
         """Tell for every coordinate in the turned bases whether the Hessian sees it, (p,)."""
         masks = []
         for (rows, b), (columns, a) in self._bases:
@@ -66,9 +67,7 @@ class RangeReduction:
         matrix = (matrix + _t(matrix)) / 2
 
         def isometry(active: bool) -> Isometry:
-            return lambda coordinates, copies: self._carry(
-                coordinates[..., None] * copies, active
-            )
+            return lambda coordinates, copies: self._carry(coordinates[..., None] * copies, active)
 
         flat = int(self._active.size) - self.size
         label = ("range",) * self.size

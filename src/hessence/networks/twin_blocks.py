@@ -3,9 +3,9 @@ r"""The Hessian of a two-layer linear network as blocks: the narrow twin, its bu
 With :math:`G = U \mathrm{diag}(\sigma) V^\top` of rank ρ and the factors turned to
 :math:`A' = U^\top A, B' = B V`, the functional part of the twin is
 :math:`2\sum_{i \le \rho} \sigma_i \langle dA'_i, dB'^i\rangle`. Rows :math:`dA'_k` and columns
-:math:`dB'^d` beyond ρ matter only through dM, hence only inside col(B) and row(A), and there only as
-far as dM and the curvature see them; the rest is flat. For K = 1 this leaves 2r + D − 1 of the twin's
-r (D + 1) dimensions.
+:math:`dB'^d` beyond ρ matter only through dM, hence only inside col(B) and row(A), and there only
+as far as dM and the curvature see them; the rest is flat. For K = 1 this leaves 2r + D − 1 of the
+twin's r (D + 1) dimensions.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class TwinReduction:
         return of_b, _rank(ranks_b, self._b), xp.matrix_transpose(of_a), _rank(ranks_a, self._a)
 
     def _rest_counts(self, inside: bool) -> tuple[int, int]:
-        """Return the dimensions of the rows and of the columns beyond ρ, in the spans or outside."""
-        of_b, rank_b, of_a, rank_a = self._spans
+        """Return the dimensions of the rows and columns beyond ρ, in the spans or outside."""
+        _, rank_b, _, rank_a = self._spans
         r = self._twin.width
         rows, columns = int(self._a.shape[0]) - self._rank, int(self._b.shape[1]) - self._rank
         if inside:
@@ -136,12 +136,8 @@ class TwinReduction:
         basis_a = of_a[:, :rank_a] if inside else of_a[:, rank_a:]
         outputs, inputs = int(self._a.shape[0]), int(self._b.shape[1])
         n, split = int(coordinates.shape[0]), self._rest_counts(inside)[0]
-        rows = xp.reshape(
-            coordinates[:, :split], (n, outputs - rank, int(basis_b.shape[1]))
-        )
-        columns = xp.reshape(
-            coordinates[:, split:], (n, inputs - rank, int(basis_a.shape[1]))
-        )
+        rows = xp.reshape(coordinates[:, :split], (n, outputs - rank, int(basis_b.shape[1])))
+        columns = xp.reshape(coordinates[:, split:], (n, inputs - rank, int(basis_a.shape[1])))
         rows = xp.matmul(rows, xp.matrix_transpose(basis_b))
         columns = xp.matmul(columns, xp.matrix_transpose(basis_a))
         return (
@@ -211,9 +207,7 @@ class TwinReduction:
 
         names = [f"/{i}" for i in range(self._rank)]
         return [
-            Block(
-                sign * self._sigma[:, None, None], ("bulk",), isometry(sign), self._spare, names
-            )
+            Block(sign * self._sigma[:, None, None], ("bulk",), isometry(sign), self._spare, names)
             for sign in (1, -1)
         ]
 
@@ -232,9 +226,7 @@ class TwinReduction:
         def in_twin(_: int) -> Isometry:
             def carry(coordinates: Array, copies: Array) -> Array:
                 scaled = xp.matrix_transpose(coordinates[..., None] * copies)
-                hidden = xp.matmul(
-                    scaled[:, outside:], xp.matrix_transpose(self._rest_basis[2])
-                )
+                hidden = xp.matmul(scaled[:, outside:], xp.matrix_transpose(self._rest_basis[2]))
                 dA, dB = self._rest(scaled[:, :outside], inside=False)
                 more = self._rest(hidden, inside=True)
                 return self._back(dA + more[0], dB + more[1])
@@ -245,10 +237,12 @@ class TwinReduction:
             def carry(coordinates: Array, copies: Array) -> Array:
                 scaled = coordinates[..., None] * copies
                 n = int(scaled.shape[-1])
-                hidden = self._hidden(xp.reshape(
-                    xp.permute_dims(xp.reshape(scaled, (loose, self._spare, n)), (1, 2, 0)),
-                    (self._spare, n * loose),
-                ))
+                hidden = self._hidden(
+                    xp.reshape(
+                        xp.permute_dims(xp.reshape(scaled, (loose, self._spare, n)), (1, 2, 0)),
+                        (self._spare, n * loose),
+                    )
+                )
                 hidden = xp.reshape(hidden, (n, loose, -1))
                 rows = outputs - self._rank
                 left, right = self._left[:, self._rank :], self._right[:, self._rank :]
