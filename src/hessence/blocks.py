@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import array_api_compat as api
 
@@ -59,8 +60,14 @@ class Block:
 
     def eigenvector(self, sibling: int, index: int) -> Array:
         """Return one eigenvector of one block, (..., k)."""
-        matrix = self.matrix if self.suffixes is None else self.matrix[..., sibling, :, :]
-        return eigensystem(matrix)[1][..., index]
+        if self.suffixes is None:
+            return self._vectors[..., index]
+        return eigensystem(self.matrix[..., sibling, :, :])[1][..., index]
+
+    @cached_property
+    def _vectors(self) -> Array:
+        """The eigenvectors of a block without siblings, solved for once."""
+        return eigensystem(self.matrix)[1]
 
     def label(self, sibling: int, index: int) -> str:
         """Name one eigenvalue of one block."""

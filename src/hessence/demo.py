@@ -13,7 +13,7 @@ import numpy as np
 import hessence as hs
 from hessence.files import write_atomically
 from hessence.networks.network import Network
-from hessence.plotting import draw_spectrum, draw_sweep, new_figure
+from hessence.plotting import COLOURS, GREY, draw_spectrum, draw_sweep, new_figure
 from hessence.report import Picture, Table, page
 
 AUTODIFF_LIMIT = 400
@@ -46,7 +46,13 @@ def run(directory: Path, say: Callable[[str], None]) -> list[Row]:
     for name, net, x, y in _instances():
         rows.append(_measure(name, net, x, y))
         say(f"  {name}: {rows[-1].parameters:,} eigenvalues")
-    pictures = [_relu_by_cell(), _pair_through_training(), _data_scale()]
+    pictures = [
+        _relu_by_cell(),
+        _pair_through_training(),
+        _data_scale(),
+        _depth_gap(),
+        _predicted_solution(),
+    ]
     for picture in pictures:
         write_atomically(directory / f"{picture.name}.png", picture.to_png())
     sections: list[tuple[str, Table | Picture]] = [("Spectra", table(rows))]
@@ -104,6 +110,20 @@ def _instances() -> Iterator[tuple[str, Network, Any, Any]]:
     yield "DecoupledInputs, decorrelated", hs.DecoupledInputs(*weights(2, 6, 20)), white, y
     yield "diagonal linear network", hs.DecoupledInputs(*weights(2, 6, 1)), inputs, y
     yield "DecoupledOutputs", hs.DecoupledOutputs(*weights(2, 6, 20)), x, targets
+    target = rng.normal(size=(200, 2))
+    narrow = hs.init.mup((6, 20, 2), rng)
+    yield "TwoLayerLinear 6-20-2", hs.TwoLayerLinear(*narrow.weights), inputs, target
+    aligned = hs.DeepLinear.balanced((6, 7, 8, 6), np.linspace(0.5, 1.5, 6), rng)
+    left, singular, right = np.linalg.svd(aligned.product)
+    yield "DeepLinear 6-7-8-6, aligned", aligned, white, white @ (left * singular**0.5 @ right).T
+    yield "DeepLinear 6-7-8-6, solved", aligned, white, aligned(white)
+    yield "DeepLinear 6-10-10-2", hs.init.standard((6, 10, 10, 2), rng), inputs, target
+    wide = hs.init.mup((6, 100_000, 2), rng)
+    yield "TwoLayerLinear 6-100000-2", hs.TwoLayerLinear(*wide.weights), inputs, target
+    deep = hs.DeepLinear.balanced((200,) * 5, np.linspace(0.5, 1.5, 200), rng)
+    left, singular, right = np.linalg.svd(deep.product)
+    cloud = np.eye(200) * 200**0.5
+    yield "DeepLinear 200-200-200-200-200", deep, cloud, cloud @ (left * singular**0.5 @ right).T
     yield "ScalarLinear, width 10⁶", hs.ScalarLinear(*weights(2, 10**6)), x, y
     yield "ScalarReLU, width 10⁶", hs.ScalarReLU(*weights(2, 10**6)), x, y
 
@@ -130,8 +150,8 @@ def _off_autodiff(net: Network, x: Any, y: Any, spectrum: hs.Spectrum) -> float:
     """Return the worst gap to the eigenvalues of PyTorch's Hessian, relative to its norm."""
     import torch
 
-    weights = {name: torch.from_numpy(getattr(net, name)) for name in net._weights}
-    twin = type(net)(**weights)
+    weights = {name: torch.from_numpy(w) for name, w in net._weights.items()}
+    twin = net._rebuild(weights)
     data = torch.from_numpy(x), torch.from_numpy(y)
     dense = torch.autograd.functional.hessian(
         lambda theta: twin.with_parameters(theta).loss(*data), twin.parameters()
@@ -197,5 +217,62 @@ def _data_scale() -> Picture:
         "The scale of the data sets the scale of the spectrum",
         "Outliers and bulk of a linear network at initialisation, on 100 000 Gaussian samples, "
         "against the variance of the inputs.",
+        figure,
+    )
+
+
+def _depth_gap() -> Picture:
+    depths = np.arange(2, 11)
+    x = hs.whiten(np.random.default_rng(4).normal(size=(60, 8)))
+    dominant, mixed = [], []
+    for depth in depths:
+        net = hs.DeepLinear.balanced((8, *(8,) * (depth - 1), 6), (1.1, 1.1, 1.1), rng=int(depth))
+        spectrum = net.hessian(x, net(x)).spectrum()
+        dominant.append([float(space.value) for space in spectrum["dominant"]])
+        mixed.append([float(space.value) for space in spectrum["mixed"]])
+    figure, axes = new_figure(width=11.0, columns=2)
+    for values, name, colour in (
+        (dominant, "dominant, r² = 9", COLOURS[1]),
+        (mixed, "mixed, r (d₀ + d_L − 2r) = 24", COLOURS[0]),
+    ):
+        axes[0].semilogy(depths, [v[0] for v in values], "o-", color=colour, label=name)
+        axes[0].semilogy(depths, [v[-1] for v in values], "o-", color=colour)
+    axes[0].set_ylabel("eigenvalue")
+    ratio = [max(d) / max(m) for d, m in zip(dominant, mixed, strict=True)]
+    axes[1].plot(depths, depths, color=GREY, linestyle=":", label="ratio = depth")
+    axes[1].plot(depths, ratio, "o", color=COLOURS[1], label="computed")
+    axes[1].set_ylabel("dominant over mixed")
+    for ax in axes:
+        ax.set_xlabel("depth")
+        ax.legend(frameon=False)
+    return Picture(
+        "depth-gap",
+        "Depth opens a gap in the spectrum",
+        "Balanced networks of rank 3 with equal singular values, on white data: two clusters of "
+        "eigenvalues, and a ratio between them that is exactly the depth.",
+        figure,
+    )
+
+
+def _predicted_solution() -> Picture:
+    rng = np.random.default_rng(5)
+    x = hs.whiten(rng.normal(size=(200, 20)), scale=3.0)
+    product = rng.normal(size=(20, 20)) / 20**0.5
+    predicted = hs.solution_spectrum(x, x @ product.T, depth=5)
+    net = hs.DeepLinear.balanced_from(product, (20,) * 6, rng=6)
+    H = net.hessian(x, x @ product.T)
+    computed = H.top(20, tol=1e-10).eigenvalues
+    figure, (ax,) = new_figure()
+    ranks = np.arange(1, len(predicted) + 1)
+    ax.loglog(ranks, predicted.eigenvalues, color=GREY, label="predicted from the data alone")
+    ax.loglog(ranks[:20], computed, "o", color=COLOURS[1], label="Lanczos on the network")
+    ax.set_xlabel("rank of the eigenvalue")
+    ax.set_ylabel("eigenvalue")
+    ax.legend(frameon=False)
+    return Picture(
+        "predicted-solution",
+        "The data predict the spectrum of the solution",
+        "A balanced network of 5 layers and width 20 at zero loss: all non-zero eigenvalues as "
+        "the data predict them, and the twenty largest as Lanczos finds them in the network.",
         figure,
     )

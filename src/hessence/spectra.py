@@ -147,16 +147,26 @@ class Spectrum:
     @cached_property
     def spaces(self) -> tuple[Eigenspace, ...]:
         """The eigenspaces, largest eigenvalue first (for a batch: in one order for all)."""
+        return tuple(self.space(g) for g in range(self._groups))
+
+    def space(self, index: int) -> Eigenspace:
+        """Return one of ``spaces`` without making the others."""
         batched = self._values.ndim > 1
-        return tuple(
-            Eigenspace(
-                self._values[..., g] if batched else self._values[g],
-                self._uniform_count(g) if batched else int(self._counts[g]),
-                self._label(g),
-                *self._place(g),
-            )
-            for g in range(self._groups)
+        g = range(self._groups)[index]
+        return Eigenspace(
+            self._values[..., g] if batched else self._values[g],
+            self._uniform_count(g) if batched else int(self._counts[g]),
+            self._label(g),
+            *self._place(g),
         )
+
+    def ends(self, most: int) -> tuple[Eigenspace, ...]:
+        """Return at most so many of ``spaces``, from both ends."""
+        count = self._groups
+        if count <= most:
+            return self.spaces
+        half = most // 2
+        return tuple(self.space(g) for g in (*range(half), *range(count - half, count)))
 
     def __getitem__(self, label: str) -> tuple[Eigenspace, ...]:
         """Return the spaces whose label is `label` or starts with it and a slash."""
@@ -335,7 +345,7 @@ class Spectrum:
     def __repr__(self) -> str:
         rows = [
             (space.label, _number(space.value), str(_multiplicity(space.multiplicity)))
-            for space in self._shown()
+            for space in self.ends(12)
         ]
         header = ("label", "value", "multiplicity")
         widths = [max(len(row[i]) for row in [header, *rows]) for i in range(3)]
@@ -350,11 +360,6 @@ class Spectrum:
         of = f" of each of {batch} networks" if batch else ""
         kind = "" if self.exact else ", estimated"
         return "\n".join([f"{len(self)} eigenvalues{of}, {self.method}{kind}", *lines])
-
-    def _shown(self, limit: int = 12) -> tuple[Eigenspace, ...]:
-        if self._groups <= limit:
-            return self.spaces
-        return self.spaces[: limit // 2] + self.spaces[-limit // 2 :]
 
     @property
     def _groups(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from dataclasses import replace
 from typing import Any, cast
 
 import array_api_compat as api
@@ -18,7 +20,7 @@ SMALL = 64
 """Operators up to this order are solved densely."""
 
 DENSE_ENTRIES = 2**23
-"""Where so many entries fit all matrices, n products without convergence lead to the dense route."""
+"""If all matrices have no more entries, n products without convergence lead to the dense route."""
 
 CONFIDENCE = 0.99
 
@@ -116,12 +118,16 @@ def eigenpairs(
     start = _start(v0, subject)
     request = _request(subject, start, k, which, tol, ncv, block, max_products, confidence)
     generator = _generator(rng)
-    affordable = request.max_products >= subject.size
-    spanning = request.ncv + request.block + 1
-    if affordable and subject.size <= max(SMALL, spanning):
+    n, allowed = subject.size, request.max_products
+    if n <= allowed and n <= max(SMALL, request.ncv + request.block):
         return _report(dense(subject, request), request, subject, "dense")
-    findings = Search(subject, request, start, generator).run()
-    return _report(findings, request, subject, "Lanczos")
+    patience = n if _fits(subject) and 2 * n <= allowed else allowed
+    findings = Search(subject, replace(request, max_products=patience), start, generator).run()
+    if findings.resolved.all() or findings.products < patience or findings.products + n > allowed:
+        return _report(findings, request, subject, "Lanczos")
+    everything = dense(subject, request)
+    total = findings.products + everything.products
+    return _report(replace(everything, products=total), request, subject, "dense")
 
 
 def _request(
@@ -143,13 +149,13 @@ def _request(
         raise ValueError(f"tol must be a number that is not negative, got {tol!r}.")
     if ncv is None:
         ncv = min(max(2 * k + 20, 40, width + k), n)
-        room = STORED // (n * max(1, int(np.prod(subject.batch))))
+        room = STORED // (n * math.prod(subject.batch))
         limit = max(ncv, min(GROWTH * ncv, room))
     else:
         limit = ncv
         _require_int("ncv", ncv, min(max(k + 1, width), n), n)
     if max_products is None:
-        max_products = max(1000, 100 * k, 2 * width)
+        max_products = max(1000, 100 * k, 2 * width, 2 * n if _fits(subject) else 0)
     else:
         _require_int("max_products", max_products, max(k, width), None)
     if confidence is None:
@@ -159,6 +165,11 @@ def _request(
     return Request(
         k, cast(Which, which), float(tol), ncv, limit, block, max_products, float(confidence)
     )
+
+
+def _fits(subject: Operand) -> bool:
+    """Whether all matrices of the batch fit into memory in full."""
+    return math.prod(subject.batch) * subject.size**2 <= DENSE_ENTRIES
 
 
 def _require_int(name: str, value: Any, least: int, most: int | None) -> None:

@@ -86,7 +86,8 @@ def _functional_norm(H: LinearHessian) -> float:
     for k in range(1, depth + 1):
         for l in range(1, k):  # noqa: E741 - the papers' letter
             chain = xp.matmul(xp.matmul(H.before[l - 1], _t(H.slope)), H.after[k])
-            size = _spectral(chain) * _spectral(H.between(k, l))
+            middle = H.between(k, l)
+            size = _spectral(chain) * (1.0 if middle is None else _spectral(middle))
             table[k - 1, l - 1] = table[l - 1, k - 1] = size
     return float(np.abs(np.linalg.eigvalsh(table)).max())
 

@@ -112,12 +112,13 @@ class LinearHessian(Hessian):
             products.insert(0, xp.matmul(products[0], w))
         return tuple(products)
 
-    def between(self, k: int, l: int) -> Array:  # noqa: E741 - the papers' letter
-        """Return W_{k−1} ⋯ W_{l+1} for layers k > l, counted from 1."""
+    def between(self, k: int, l: int) -> Array | None:  # noqa: E741 - the papers' letter
+        """Return W_{k−1} ⋯ W_{l+1} for layers k > l, counted from 1; None for the identity."""
         xp = api.array_namespace(self.weights[0])
-        size = self.dims[l]
-        product = xp.eye(size, dtype=self.dtype, device=api.device(self._reference))
-        for w in self.weights[l : k - 1]:
+        if k == l + 1:
+            return None
+        product = self.weights[l]
+        for w in self.weights[l + 1 : k - 1]:
             product = xp.matmul(w, product)
         return product
 
@@ -215,7 +216,8 @@ class LinearHessian(Hessian):
             for l in range(1, k):  # noqa: E741
                 p, s, middle = self.before[l - 1], self.after[k], self.between(k, l)
                 outer = xp.matmul(xp.matmul(p, _t(self.slope)), s)
-                total = total + 2 * _square(outer) * _square(middle)
+                size = self.dims[l] if middle is None else _square(middle)
+                total = total + 2 * _square(outer) * size
                 if self.part == "hessian":
                     total = total + 4 * self._overlap(k, l, outer, middle)
         return total
@@ -237,14 +239,16 @@ class LinearHessian(Hessian):
                 total = total + xp.sum(a * c, axis=(-2, -1)) * xp.sum(b * _t(d), axis=(-2, -1))
         return total
 
-    def _overlap(self, k: int, l: int, outer: Array, middle: Array) -> Array:  # noqa: E741
+    def _overlap(self, k: int, l: int, outer: Array, middle: Array | None) -> Array:  # noqa: E741
         """Return the inner product of the two parts' blocks for layers k > l."""
         xp = api.array_namespace(self.weights[0])
         if isinstance(self.bend, Separable):
             left = xp.matmul(_t(self.after[k]), self.after[l])
             data = xp.matmul(self.before[k - 1], self.bend.variance)
             right = xp.matmul(data, _t(self.before[l - 1]))
-            chain = xp.matmul(xp.matmul(outer, left), xp.matmul(_t(middle), right))
+            if middle is not None:
+                right = xp.matmul(_t(middle), right)
+            chain = xp.matmul(xp.matmul(outer, left), right)
             return xp.sum(xp.linalg.diagonal(chain), axis=-1)
         # The functional block maps dW_l to Sₖᵀ G Pₗᵀ dW_lᵀ (middle)ᵀ; meet it with J_kᵀ B J_l entry
         # by entry over the smaller layer.
@@ -256,7 +260,9 @@ class LinearHessian(Hessian):
         moved = xp.matmul(xp.matmul(self.after[l], basis), self.before[l - 1])
         bent = self.bend(moved)
         ggn = xp.matmul(xp.matmul(_t(self.after[k]), bent), _t(self.before[k - 1]))
-        functional = xp.matmul(xp.matmul(_t(outer), _t(basis)), _t(middle))
+        functional = xp.matmul(_t(outer), _t(basis))
+        if middle is not None:
+            functional = xp.matmul(functional, _t(middle))
         return xp.sum(ggn * functional)
 
     def _jacobian_gram(self) -> Array:
