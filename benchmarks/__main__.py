@@ -1,7 +1,15 @@
-"""Run all benchmarks: ``python -m benchmarks``."""
+"""Run all benchmarks, or those named: ``python -m benchmarks [scalar] [linear]``."""
 
-from benchmarks import scalar
+import sys
+
+from benchmarks import linear, scalar
 from benchmarks.timing import print_table
 
+ALL = {"scalar": scalar, "linear": linear}
+
 if __name__ == "__main__":
-    print_table(scalar.comparisons())
+    names = sys.argv[1:] or list(ALL)
+    unknown = [name for name in names if name not in ALL]
+    if unknown:
+        sys.exit(f"benchmarks: unknown {', '.join(unknown)}; there are {', '.join(ALL)}.")
+    print_table(row for name in names for row in ALL[name].comparisons())

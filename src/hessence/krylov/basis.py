@@ -137,7 +137,7 @@ class Basis:
         columns = xp.matrix_transpose(self._vectors[..., old : old + count, :])
         images = self._scaled(self._product(columns))
         self.products += count
-        coefficients, remainder = self._orthogonalise(images)
+        coefficients, remainder = self._orthogonalise(images, self._first_coupled(count))
         outside = to_numpy(xp.linalg.vector_norm(remainder, axis=-2)).astype(np.float64)
         lengths = np.hypot(np.linalg.norm(coefficients, axis=-2), outside)
         self.norm = np.maximum(self.norm, lengths.max(axis=-1))
@@ -193,7 +193,7 @@ class Basis:
         return inside, self.outside @ coordinates
 
     def _combine(self, coordinates: Numbers, rows: Array) -> Array:
-        weights = like(np.ascontiguousarray(np.swapaxes(coordinates, -1, -2)), rows)
+        weights = like(np.array(np.swapaxes(coordinates, -1, -2), order="C"), rows)
         return self._xp.matmul(weights, rows)
 
     def _scaled(self, images: Array) -> Array:
@@ -205,20 +205,30 @@ class Basis:
         divisor = np.where(self.scale == 0, 1.0, self.scale)[..., None, None]
         return images / like(divisor, images)
 
-    def _orthogonalise(self, columns: Array) -> tuple[Numbers, Array]:
+    def _orthogonalise(self, columns: Array, first: int = 0) -> tuple[Numbers, Array]:
         """Return the coefficients along all stored vectors, and what is left of the columns.
 
         Classical Gram–Schmidt, all vectors at once, twice: twice is enough (Giraud et al., Numer.
-        Math. 101, 2005), and the second pass corrects the coefficients of the first.
+        Math. 101, 2005), and the second pass corrects the coefficients of the first. The first may
+        pass over vectors that the columns are known to be orthogonal to, up to rounding.
         """
         xp = self._xp
-        rows = self._vectors[..., : self.total, :]
         coefficients = np.zeros((*self._batch, self.total, int(columns.shape[-1])))
-        for _ in range(2 if self.total else 0):
+        for start in (first, 0) if self.total else ():
+            rows = self._vectors[..., start : self.total, :]
             part = xp.matmul(rows, columns)
             columns = columns - xp.matmul(xp.matrix_transpose(rows), part)
-            coefficients += to_numpy(part)
+            coefficients[..., start:, :] += to_numpy(part)
         return coefficients, columns
+
+    def _first_coupled(self, count: int) -> int:
+        """Return the first vector whose image meets the first pending ones.
+
+        By symmetry their images meet none before it: in Lanczos' recurrence all but the last one.
+        """
+        couplings = self.outside[..., :count, :]
+        met = (couplings != 0).any(axis=tuple(range(couplings.ndim - 1)))
+        return int(met.argmax()) if met.any() else self.count
 
     def _append(self, columns: Array, threshold: Numbers) -> Numbers:
         """Store columns, already orthogonal to the basis, as orthonormal vectors.

@@ -27,11 +27,11 @@ from hessence.krylov.selection import Which, hiding_places, preference
 ATTAINABLE = 16
 """Residuals below this many ε · ‖H‖ are not asked for: rounding keeps them there."""
 
-ROUNDING = 8
+ROUNDING = 16
 """What rounding may add to an eigenvalue's error, in ε · ‖H‖, for each time the basis is made anew."""
 
 SEARCH_ROOM = 16
-"""How many vectors a search for missed copies may add to the basis."""
+"""How many vectors a search for missed copies may add to the basis, if that is all the room there is."""
 
 HIDDEN = 0.003
 """How far out, in ‖H‖, the weight of an eigenvalue in a random start may hide."""
@@ -109,7 +109,7 @@ class Search:
         self._size, self._request = operand.size, request
         self._epsilon = epsilon(operand.reference)
         self._tol = max(request.tol, ATTAINABLE * self._epsilon)
-        self._ncv = min(request.ncv, operand.size)
+        self._ncv, self._limit = min(request.ncv, operand.size), min(request.limit, operand.size)
         self._basis = basis = Basis(
             operand, operand.batch, operand.size, operand.reference, rng
         )
@@ -211,9 +211,10 @@ class Search:
 
     def _make_room(self, ritz: _Ritz) -> None:
         """Let a full basis grow while that is allowed, since a restart costs products."""
-        k, limit = self._request.k, min(self._request.limit, self._size)
-        if self._ncv < limit:
-            self._ncv = min(2 * self._ncv, limit)
+        k = self._request.k
+        if self._ncv < self._limit:
+            self._ncv = min(2 * self._ncv, self._limit)
+            self._basis.reserve(min(self._ncv + 2 * self._basis.pending, self._size))
         else:
             self._restart(ritz, k + (self._ncv - k) // 2)
 
@@ -230,15 +231,16 @@ class Search:
             return False
         margin = self._tol * basis.norm
         places = hiding_places(ritz.values[..., : request.k], request.which, margin)
-        room = max(request.k, self._ncv - SEARCH_ROOM)
         products = min(
-            self._ncv - min(basis.count, room), request.max_products - basis.products
+            max(SEARCH_ROOM, basis.products // 2), request.max_products - basis.products
         )
-        complement = self._size - basis.total
-        if np.isnan(places).all() or products <= 0 or complement <= products:
+        if np.isnan(places).all() or products <= 0 or basis.total >= self._size:
             return False
-        if basis.count > room:
+        if basis.count + products > self._limit:
+            room = max(request.k, min(basis.count, self._limit - SEARCH_ROOM))
             self._restart(ritz, room)
+            products = min(products, max(1, self._limit - room))
+        basis.reserve(min(basis.total + products + 2, self._size))
         verdict = look_for_missed(
             basis,
             places,
@@ -269,7 +271,7 @@ class Search:
 def dense(operand: Operand, request: Request) -> Findings:
     """Find the wanted eigenpairs from all n columns of the operator."""
     reference, k = operand.reference, request.k
-    identity = np.broadcast_to(np.eye(operand.size), (*operand.batch, operand.size, operand.size))
+    identity = np.tile(np.eye(operand.size), (*operand.batch, 1, 1))
     matrix = to_numpy(operand(like(identity, reference))).astype(np.float64)
     peak = np.abs(matrix).max(axis=(-2, -1))
     scale = np.where(peak > 0, np.ldexp(1.0, np.frexp(peak)[1] - 1), 1.0)

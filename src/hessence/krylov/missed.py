@@ -62,6 +62,8 @@ def look_for_missed(
     mass = np.where(np.isnan(places[..., 1]), np.inf, 1.0)
     basis.add_random()
     for _ in range(products):
+        if not basis.pending:
+            break
         basis.bring_forward()
         index = basis.count
         basis.expand()

@@ -69,7 +69,7 @@ class DeepLinear(LinearNetwork):
 
     @classmethod
     def balanced(
-        cls, dims: Sequence[int], singular_values: Sequence[float], rng: Any = None
+        cls, dims: Sequence[int], singular_values: Array, rng: Any = None
     ) -> Self:
         """Return a random balanced network: W_ℓ W_ℓᵀ = W_{ℓ+1}ᵀ W_{ℓ+1} for all layers.
 

@@ -1,0 +1,145 @@
+"""Linear networks against the eigensolvers and decompositions they cannot do without."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+import hessence as hs
+from benchmarks.timing import Comparison, compare
+
+
+def comparisons() -> Iterator[Comparison]:
+    """Yield the comparisons one after another."""
+    yield _aligned()
+    yield _wide_twin()
+    yield _against_dense_autodiff()
+    yield _many_sharpnesses()
+
+
+def _aligned() -> Comparison:
+    d, depth = 500, 4
+    net = hs.DeepLinear.balanced((d,) * (depth + 1), np.linspace(0.5, 1.5, d), rng=0)
+    left, singular, right = np.linalg.svd(net.product)
+    x = np.eye(d) * d**0.5
+    H = net.hessian(x, x @ (left * singular**0.5 @ right).T)
+    blocks = np.random.default_rng(0).normal(size=(d * (d - 1) // 2, 2 * depth, 2 * depth))
+    blocks = blocks + blocks.swapaxes(1, 2)
+    measured = compare(
+        "aligned, L = 4, d = 500: 10⁶ eigenvalues",
+        H.spectrum,
+        "one batched eigvalsh of its blocks",
+        lambda: np.linalg.eigvalsh(blocks),
+        "at most 2×",
+        repeats=7,
+    )
+    tracemalloc.start()
+    H.spectrum()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return replace(measured, goal=f"at most 2×, below 1 GB ({peak / 1e9:.2f} GB)")
+
+
+def _wide_twin() -> Comparison:
+    rng = np.random.default_rng(1)
+    W1, W2 = rng.normal(size=(10**5, 10)), rng.normal(size=(10, 10**5))
+    x, y = rng.normal(size=(100, 10)), rng.normal(size=(100, 10))
+    stack = np.concatenate([W1, W2.T], axis=1)
+    return compare(
+        "TwoLayerLinear, m = 10⁵, D = K = 10",
+        lambda: hs.TwoLayerLinear(W1, W2).hessian(x, y).spectrum(),
+        "one SVD of the 10⁵ × 20 stack",
+        lambda: np.linalg.svd(stack, full_matrices=False),
+        "at most 3×",
+        repeats=7,
+    )
+
+
+def _against_dense_autodiff() -> Comparison:
+    """Extrapolate p³ of the dense solver and p² of autodiff from the sizes that it can do."""
+    rng = np.random.default_rng(2)
+
+    def instance(m: int) -> tuple[Any, ...]:
+        n = m + 2
+        weights = rng.normal(size=(m, m)) / m**0.5, rng.normal(size=(1, m)) / m**0.5
+        return (*weights, rng.normal(size=(n, m)), rng.normal(size=(n, 1)))
+
+    def dense(m: int) -> tuple[float, float]:
+        W1, W2, x, y = (torch.from_numpy(a) for a in instance(m))
+        theta = torch.cat([W1.ravel(), W2.ravel()])
+
+        def loss(p: torch.Tensor) -> torch.Tensor:
+            f = x @ p[: m * m].reshape(m, m).T @ p[m * m :].reshape(1, m).T
+            return ((f - y) ** 2).mean() / 2
+
+        began = time.perf_counter()
+        matrix = torch.autograd.functional.hessian(loss, theta)
+        halfway = time.perf_counter()
+        torch.linalg.eigvalsh(matrix)
+        return halfway - began, time.perf_counter() - halfway
+
+    W1, W2, x, y = instance(150)
+    measured = compare(
+        "TwoLayerLinear, m = D = 150, K = 1: all 22 650",
+        lambda: hs.TwoLayerLinear(W1, W2).hessian(x, y).spectrum().eigenvalues,
+        "dense autodiff, extrapolated",
+        lambda: None,
+        "1000× faster",
+        repeats=7,
+    )
+    m = 50
+    build, solve = dense(m)
+    growth = 150 * 151 / (m * (m + 1))
+    return replace(measured, reference_seconds=build * growth**2 + solve * growth**3)
+
+
+def _many_sharpnesses() -> Comparison:
+    count, width, size = 200, 100, 10
+    rng = np.random.default_rng(3)
+    nets = [hs.init.standard((size, width, size), rng) for _ in range(count)]
+    stack = hs.DeepLinear(
+        [np.stack(layer) for layer in zip(*(n.weights for n in nets), strict=True)]
+    )
+    x = rng.normal(size=(1024, size))
+    y = x @ rng.normal(size=(size, size)) + 0.1 * rng.normal(size=(1024, size))
+    few = 5
+    data = torch.from_numpy(x), torch.from_numpy(y)
+
+    def together() -> Any:
+        return stack.hessian(x, y).top(1, tol=1e-6).eigenvalues
+
+    def one_by_one() -> None:
+        from scipy.sparse.linalg import LinearOperator, eigsh
+
+        for net in nets[:few]:
+            layers = [torch.from_numpy(w).requires_grad_() for w in net.weights]
+            f = data[0]
+            for w in layers:
+                f = f @ w.T
+            loss = ((f - data[1]) ** 2).sum(dim=1).mean() / 2
+            slopes = torch.autograd.grad(loss, layers, create_graph=True)
+            flat = torch.cat([g.ravel() for g in slopes])
+
+            def product(v: Any, flat: Any = flat, layers: Any = layers) -> Any:
+                out = torch.autograd.grad(flat @ torch.from_numpy(v), layers, retain_graph=True)
+                return torch.cat([g.ravel() for g in out]).numpy()
+
+            p = flat.numel()
+            operator = LinearOperator((p, p), matvec=product, dtype=np.float64)
+            eigsh(operator, k=1, which="LA", tol=1e-6, return_eigenvectors=False)
+
+    measured = compare(
+        "200 networks of width 100, D = K = 10: sharpness",
+        together,
+        f"autodiff + eigsh one by one ({few} timed, ×{count // few})",
+        one_by_one,
+        "20× faster",
+        repeats=3,
+    )
+    return replace(measured, reference_seconds=measured.reference_seconds * count / few)
