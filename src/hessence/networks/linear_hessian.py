@@ -78,8 +78,14 @@ class LinearHessian(Hessian):
         return (int(self.weights[0].shape[-1]), *(int(w.shape[-2]) for w in self.weights))
 
     def top(self, k: int = 1, which: str = "LA", **options: Any) -> Eigenpairs:
-        """Return extreme eigenpairs by Lanczos; the arguments are those of ``hs.eigenpairs``."""
-        return eigenpairs(self, k, which, **options)
+        """Return extreme eigenpairs by Lanczos; the arguments are those of ``hs.eigenpairs``.
+
+        Works on a batch of networks too, all at once. A wide two-layer network is sought through
+        its narrow twin where the bulk that this leaves out is not among the answers.
+        """
+        from hessence.networks.twin_top import top_of_twin
+
+        return top_of_twin(self, k, which, options) or eigenpairs(self, k, which, **options)
 
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors.
