@@ -93,7 +93,7 @@ class Cauchy:
 
 
 def _log_one_plus_exp(z):
-    """Spell log(1 + eᶻ) so that both derivatives keep their digits; torch's softplus is cut at 20."""
+    """Spell log(1 + eᶻ) with accurate derivatives, which torch's softplus beyond 20 has not."""
     above, below = torch.clamp(z, min=0), torch.clamp(z, max=0)
     large, small = above + torch.log1p(torch.exp(-above)), torch.log1p(torch.exp(below))
     return torch.where(z >= 0, large, small)
@@ -184,7 +184,7 @@ class Case:
 
     @cached_property
     def floor(self):
-        """Return what autodiff itself cannot resolve: some ε of the samples' Hessians before they cancel."""
+        """Return what autodiff cannot resolve: some ε of the samples' Hessians, which cancel."""
         singles = [
             Case(self.kind, self.weights, self.x[i : i + 1], self.y[i : i + 1], self.loss)
             for i in range(len(self.x))

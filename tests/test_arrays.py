@@ -81,7 +81,9 @@ def test_close_weights_take_another_route_to_their_distance(array):
 
 
 @pytest.mark.parametrize("array", KIND)
-@pytest.mark.parametrize(("of_weights", "of_data"), [("float32", "float64"), ("float64", "float32")])
+@pytest.mark.parametrize(
+    ("of_weights", "of_data"), [("float32", "float64"), ("float64", "float32")]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_mixed_precision_is_the_wider_one(kind, of_weights, of_data, array):
     case = typical(kind)
@@ -205,7 +207,10 @@ MISFITS = {
         lambda: hs.DecoupledOutputs(np.ones((2, 3)), np.ones((2, 3))).hessian(X, np.ones((3, 3))),
         r"y \(n, 2\)",
     ),
-    "theta too long": (lambda: hs.ScalarLinear(W, W).with_parameters(np.ones(7)), "theta must have"),
+    "theta too long": (
+        lambda: hs.ScalarLinear(W, W).with_parameters(np.ones(7)),
+        "theta must have",
+    ),
     "theta of no axes": (lambda: hs.ScalarLinear(W, W).with_parameters(1.0), "theta must have"),
     "labels": (lambda: hs.ScalarLinear(W, W).hessian(X, X, "logistic"), "y must hold labels"),
     "loss": (lambda: hs.ScalarLinear(W, W).hessian(X, X, "mae"), "loss must be one of"),

@@ -91,8 +91,8 @@ def test_streaming_is_as_exact_as_fsum(values):
     assert moments.sum_yx[0, 0] == moments.sum_x[0]
 
 
-def test_streaming_a_million_crumbs_onto_a_rock():
-    rock, crumbs = 1e8, np.full(10**4, 1e-9)
+def test_streaming_crumbs_onto_a_rock():
+    rock, crumbs = 1e8, np.full(10**3, 1e-9)
     x = np.concatenate([[rock], crumbs])
     moments = hs.Moments.from_batches(batches(x, np.ones_like(x), 1))
     assert moments.sum_x[0] == math.fsum(x)

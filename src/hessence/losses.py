@@ -60,12 +60,12 @@ class Logistic:
     def first(self, prediction: Array, target: Array) -> Array:
         """Return −y / (1 + exp(y f))."""
         target = _signs(target)
-        return -target * _sigmoid(-target * prediction)
+        return -target * sigmoid(-target * prediction)
 
     def second(self, prediction: Array, target: Array) -> Array:
         """Return 1 / ((1 + exp(f)) (1 + exp(−f)))."""
         _signs(target)
-        return _sigmoid(prediction) * _sigmoid(-prediction) + 0 * target
+        return sigmoid(prediction) * sigmoid(-prediction) + 0 * target
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ def _softmax(logits: Array) -> Array:
     return weights / xp.sum(weights, axis=-1, keepdims=True)
 
 
-def _sigmoid(t: Array) -> Array:
+def sigmoid(t: Array) -> Array:
+    """Return 1/(1 + exp(−t)) to full relative accuracy, without overflow."""
     xp = api.array_namespace(t)
     decay = xp.exp(-xp.abs(t))
     return xp.where(t < 0, decay, xp.ones_like(t)) / (1 + decay)

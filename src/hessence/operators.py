@@ -7,7 +7,7 @@ from typing import Any
 
 import array_api_compat as api
 
-from hessence.arrays import Array, floating
+from hessence.arrays import Array, floating, nonzero
 from hessence.spectra import Spectrum
 
 
@@ -87,3 +87,15 @@ class Hessian(Operator):
     @abstractmethod
     def functional(self) -> Hessian:
         """The functional part."""
+
+    def ggn_error(self) -> Array:
+        """Return how far the Gauss–Newton part's largest eigenvalue is off, relative to H's.
+
+        Zero where the residual vanishes; NaN where the largest eigenvalue of H is zero and that of
+        the Gauss–Newton part is not.
+        """
+        xp = api.array_namespace(self._reference)
+        mine, theirs = self.spectrum().sharpness, self.ggn.spectrum().sharpness
+        gap = xp.abs(mine - theirs)
+        missing = xp.where(gap == 0, 0 * gap, float("nan") + 0 * gap)
+        return xp.where(mine == 0, missing, gap / xp.abs(nonzero(mine)))[()]

@@ -26,8 +26,9 @@ def differences(case, name):
     return np.asarray(rows)
 
 
-def simple(values, gap=1e-2):
+def simple(values):
     """Return the indices of eigenvalues that no other one is close to."""
+    gap = 1e-2 * np.abs(values).max()
     return [i for i, t in enumerate(values) if (np.abs(values - t) > gap).sum() == len(values) - 1]
 
 
@@ -48,12 +49,14 @@ def assert_gradients(case, only=None, method=None):
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_simple_eigenvalue(kind, loss):
-    assert_gradients(typical(kind, loss, m=2))
+    assert_gradients(typical(kind, loss, m=2, seed=13))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_decorrelated_inputs(loss):
-    assert_gradients(typical("DecoupledInputs", loss, m=2, x=DIAGONAL), method="closed form")
+    assert_gradients(
+        typical("DecoupledInputs", loss, m=2, x=DIAGONAL, seed=13), method="closed form"
+    )
 
 
 @pytest.mark.parametrize("y", [0.0, 3.0])
@@ -86,7 +89,9 @@ def test_rows_at_w_equal_to_plus_and_minus_v(kind):
 @pytest.mark.xfail(reason="the frame of three dependent vectors has no derivative: NaN")
 def test_affine_twin_at_parallel_weights():
     plain = typical("ScalarAffine")
-    assert_gradients(Case("ScalarAffine", {"w": W, "v": W, "b": -2 * W}, plain.x, plain.y), only=[0])
+    assert_gradients(
+        Case("ScalarAffine", {"w": W, "v": W, "b": -2 * W}, plain.x, plain.y), only=[0]
+    )
 
 
 def test_bulk_trace_and_norm():

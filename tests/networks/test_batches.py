@@ -69,7 +69,9 @@ def test_a_hundred_thousand_networks_of_width_sixteen(kind):
     assert len(s.sharpness) == len(s.trace) == len(s.rank()) == 10**5
     for i in (0, 4321, 10**5 - 1):
         one = net[i].hessian(case.x, case.y).spectrum()
-        np.testing.assert_allclose(s.eigenvalues[i], one.eigenvalues, rtol=1e-12, atol=1e-13 * one.norm)
+        np.testing.assert_allclose(
+            s.eigenvalues[i], one.eigenvalues, rtol=1e-12, atol=1e-13 * one.norm
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)

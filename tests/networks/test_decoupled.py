@@ -12,7 +12,8 @@ from tests.strategies import typical
 ORTHOGONAL = np.kron(np.eye(3), [[1.0], [-2.0]])
 DATA = {
     "orthogonal": ORTHOGONAL,
-    "orthogonal in sum only": np.asarray([[1.0, 1, 1], [1, -1, 1], [-1, 1, 1], [-1, -1, 1]]) * [1, 2, 0],
+    "orthogonal in sum only": np.asarray([[1.0, 1, 1], [1, -1, 1], [-1, 1, 1], [-1, -1, 1]])
+    * [1, 2, 0],
     "one input never seen": ORTHOGONAL * [1, 0, 1],
     "all inputs equal": np.outer([1.0, 2.0, -1.0], [1.0, 1.0, 1.0]),
     "two inputs equal": np.asarray([[1.0, 1, 2], [3, 3, -1], [0, 0, 1]]),

@@ -57,9 +57,14 @@ def test_where_the_theorem_holds(name):
     assert s.method == "closed form"
     assert_spectrum(s, case.hessian, case.tolerance)
     m = len(case.weights["w"])
-    counted = {label: sum(p.multiplicity for p in s[label]) for label in ("outlier/pair", "outlier/triple")}
+    counted = {
+        label: sum(p.multiplicity for p in s[label]) for label in ("outlier/pair", "outlier/triple")
+    }
     assert counted == {"outlier/pair": 2, "outlier/triple": 3}
-    assert [sum(p.multiplicity for p in s[label]) for label in ("bulk", "flat")] == [2 * (m - 2), m - 1]
+    assert [sum(p.multiplicity for p in s[label]) for label in ("bulk", "flat")] == [
+        2 * (m - 2),
+        m - 1,
+    ]
 
 
 @pytest.mark.parametrize("name", THEOREM)

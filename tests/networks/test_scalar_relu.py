@@ -52,7 +52,8 @@ def labels(w, v, x):
         warnings.simplefilter("ignore", hs.KinkWarning)
         s = hs.ScalarReLU(w, v).hessian(x, Y).spectrum()
     return {space.label: 0 for space in s.spaces} | {
-        label: sum(space.multiplicity for space in s[label]) for label in {p.label for p in s.spaces}
+        label: sum(space.multiplicity for space in s[label])
+        for label in {p.label for p in s.spaces}
     }
 
 
@@ -106,7 +107,9 @@ def test_each_cell_is_a_linear_network_on_its_share_of_the_data():
         values = np.concatenate(
             [np.full(p.multiplicity, p.value) for p in s.spaces if p.label.endswith(f"{sign}cell")]
         )
-        np.testing.assert_allclose(np.sort(values)[::-1], data.mean() * linear.eigenvalues, rtol=1e-14)
+        np.testing.assert_allclose(
+            np.sort(values)[::-1], data.mean() * linear.eigenvalues, rtol=1e-14
+        )
 
 
 @pytest.mark.filterwarnings("ignore::hessence.KinkWarning")

@@ -21,15 +21,12 @@ the residual above.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import array_api_compat as api
 import numpy as np
 
 from hessence.arrays import Array, epsilon, like, to_numpy
-
-Numbers = np.ndarray[Any, np.dtype[Any]]
-"""A small NumPy array in float64, whatever the vectors are."""
+from hessence.krylov.projected import Numbers, eigensystem
 
 NEGLIGIBLE = 8
 """A remainder below this many ε · ‖H‖ is rounding, and no direction to go on with."""
@@ -62,7 +59,7 @@ class Basis:
         A power of two near the size of H's entries; coefficients are those of H/scale, so that no
         square over- or underflows. Zero as long as all images were zero.
     norm : array (*batch,)
-        A lower bound of ‖H/scale‖, the longest image so far.
+        A lower bound of ‖H/scale‖: the longest image or largest Ritz value so far.
     lost : array (*batch,)
         A bound of what restarts have left out of HQ = QT + FC, in the scale of the coefficients.
     restarts : int
@@ -182,6 +179,12 @@ class Basis:
     def lift_rows(self, coordinates: Numbers) -> Array:
         """Return the vectors QY of coordinates Y (*batch, count, k) as rows (*batch, k, n)."""
         return self._combine(coordinates, self._vectors[..., : self.count, :])
+
+    def ritz(self) -> tuple[Numbers, Numbers]:
+        """Return the Ritz values, ascending, and the coordinates Y (*batch, count, count)."""
+        values, coordinates = eigensystem(self.inside, self._reference)
+        self.norm = np.maximum(self.norm, np.abs(values).max(axis=-1))
+        return values, coordinates
 
     def residuals(self, values: Numbers, coordinates: Numbers) -> tuple[Numbers, Numbers]:
         """Return ‖(T − θ)y‖ and Cy for values θ (*batch, k) and coordinates Y (*batch, count, k).

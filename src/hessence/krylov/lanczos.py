@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hessence.arrays import Array, epsilon, like, to_numpy
-from hessence.krylov.basis import Basis, Numbers
+from hessence.krylov.basis import Basis
 from hessence.krylov.missed import look_for_missed
 from hessence.krylov.operands import Operand
+from hessence.krylov.projected import Numbers, eigensystem
 from hessence.krylov.selection import Which, hiding_places, preference
 
 ATTAINABLE = 16
@@ -110,9 +111,7 @@ class Search:
         self._epsilon = epsilon(operand.reference)
         self._tol = max(request.tol, ATTAINABLE * self._epsilon)
         self._ncv, self._limit = min(request.ncv, operand.size), min(request.limit, operand.size)
-        self._basis = basis = Basis(
-            operand, operand.batch, operand.size, operand.reference, rng
-        )
+        self._basis = basis = Basis(operand, operand.batch, operand.size, operand.reference, rng)
         width = request.block if start is None else int(start.shape[-1])
         basis.reserve(min(self._ncv + 2 * width, operand.size))
         if start is None:
@@ -146,9 +145,7 @@ class Search:
 
     def _ritz(self) -> _Ritz:
         basis, k = self._basis, self._request.k
-        inside = basis.inside
-        values, vectors = np.linalg.eigh((inside + np.swapaxes(inside, -1, -2)) / 2)
-        basis.norm = np.maximum(basis.norm, np.abs(values).max(axis=-1))
+        values, vectors = basis.ritz()
         order = preference(values, self._request.which)
         values = np.take_along_axis(values, order, axis=-1)
         vectors = np.take_along_axis(vectors, order[..., None, :], axis=-1)
@@ -231,9 +228,7 @@ class Search:
             return False
         margin = self._tol * basis.norm
         places = hiding_places(ritz.values[..., : request.k], request.which, margin)
-        products = min(
-            max(SEARCH_ROOM, basis.products // 2), request.max_products - basis.products
-        )
+        products = min(max(SEARCH_ROOM, basis.products // 2), request.max_products - basis.products)
         if np.isnan(places).all() or products <= 0 or basis.total >= self._size:
             return False
         if basis.count + products > self._limit:
@@ -276,7 +271,7 @@ def dense(operand: Operand, request: Request) -> Findings:
     peak = np.abs(matrix).max(axis=(-2, -1))
     scale = np.where(peak > 0, np.ldexp(1.0, np.frexp(peak)[1] - 1), 1.0)
     matrix = matrix / scale[..., None, None]
-    values, vectors = np.linalg.eigh((matrix + np.swapaxes(matrix, -1, -2)) / 2)
+    values, vectors = eigensystem(matrix, reference)
     order = preference(values, request.which)[..., :k]
     norm = np.abs(values).max(axis=-1)
     values = np.take_along_axis(values, order, axis=-1)

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hessence.krylov.basis import Basis, Numbers
+from hessence.krylov.basis import Basis
+from hessence.krylov.projected import Numbers
 
 
 @dataclass(frozen=True)

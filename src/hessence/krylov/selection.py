@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from hessence.krylov.basis import Numbers
+from hessence.krylov.projected import Numbers
 
 Which = Literal["LM", "LA", "SA", "BE"]
 
@@ -79,9 +79,7 @@ def hiding_places(wanted: Numbers, which: Which, margin: Numbers) -> Numbers:
     for sign in (1, -1):
         members, bound = _side(sign * wanted, which, sign)
         edge = (bound + margin)[..., None]
-        copies = np.where(
-            members & (sign * wanted > edge), sign * wanted, np.inf
-        )
+        copies = np.where(members & (sign * wanted > edge), sign * wanted, np.inf)
         nearest = copies.min(axis=-1)
         missing = np.isinf(nearest)
         sides.append(
