@@ -11,7 +11,7 @@
   bulk        -1             1
 """
 
-from hessence import init, losses
+from hessence import activations, init, losses
 from hessence.dynamics.descent import gradient_descent
 from hessence.dynamics.trajectory import Trajectory
 from hessence.krylov.extremal import eigenpairs
@@ -19,9 +19,11 @@ from hessence.krylov.results import ConvergenceWarning, Eigenpairs
 from hessence.moments import Moments
 from hessence.networks.decoupled import DecoupledInputs, DecoupledOutputs
 from hessence.networks.deep_linear import DeepLinear
+from hessence.networks.matrix_attention import MatrixAttention
 from hessence.networks.scalar_affine import ScalarAffine
 from hessence.networks.scalar_linear import ScalarLinear
 from hessence.networks.scalar_relu import KinkWarning, ScalarReLU
+from hessence.networks.self_attention import SelfAttention
 from hessence.networks.two_layer_linear import TwoLayerLinear
 from hessence.solutions import solution_spectrum, whiten
 from hessence.spectra import Eigenspace, Spectrum, load
@@ -37,13 +39,16 @@ __all__ = [
     "Eigenpairs",
     "Eigenspace",
     "KinkWarning",
+    "MatrixAttention",
     "Moments",
     "ScalarAffine",
     "ScalarLinear",
     "ScalarReLU",
+    "SelfAttention",
     "Spectrum",
     "Trajectory",
     "TwoLayerLinear",
+    "activations",
     "eigenpairs",
     "gradient_descent",
     "init",

@@ -1,7 +1,7 @@
 """Attention activations: what turns a row of scores into weights.
 
-Each returns the weights and their first two derivatives along a direction of the scores, which is all
-that the Hessian of a self-attention layer needs. An object of your own may act on single scores
+Each returns the weights and their first two derivatives along a direction of the scores, which is
+all that the Hessian of a self-attention layer needs. An object of your own may act on single scores
 (``value``, ``first``, ``second``) or on whole rows (``along``).
 """
 
@@ -35,7 +35,7 @@ class RowActivation(Protocol):
     """An activation of rows of scores, (..., n, n)."""
 
     def along(self, scores: Array, direction: Array, keys: Array) -> tuple[Array, Array, Array]:
-        """Return weights and their first two derivatives along a direction, zero where not `keys`."""
+        """Return weights and two derivatives along a direction, all zero where not `keys`."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import operator
 from typing import Any
 
 from hessence.arrays import Array
+from hessence.dynamics.attention import train_attention
 from hessence.dynamics.linear import train_linear
 from hessence.dynamics.scalar import train_scalar
 from hessence.dynamics.trajectory import Trajectory
@@ -14,6 +15,7 @@ from hessence.losses import PointwiseLoss
 from hessence.networks.linear_network import LinearNetwork
 from hessence.networks.scalar_linear import ScalarLinear
 from hessence.networks.scalar_relu import ScalarReLU
+from hessence.networks.self_attention import SelfAttention
 
 
 def gradient_descent(
@@ -25,6 +27,7 @@ def gradient_descent(
     steps: int,
     momentum: float = 0.0,
     loss: str | PointwiseLoss = "mse",
+    mask: Array = None,
 ) -> Trajectory:
     """Train a network by full-batch gradient descent and keep the spectrum at every step.
 
@@ -77,12 +80,18 @@ def gradient_descent(
         raise TypeError(f"steps must be an integer, got {type(steps).__name__}.") from None
     if count < 0:
         raise ValueError(f"steps must not be negative, got {count}.")
+    if isinstance(net, SelfAttention):
+        if loss != "mse":
+            raise ValueError(f"loss must be 'mse' for SelfAttention, got {loss!r}.")
+        return train_attention(net, x, y, float(lr), count, float(momentum), mask)
+    if mask is not None:
+        raise ValueError(f"mask is for SelfAttention, not for {type(net).__name__}.")
     if isinstance(net, (ScalarLinear, ScalarReLU)):
         return train_scalar(net, x, y, float(lr), count, float(momentum), loss)
     if isinstance(net, LinearNetwork):
         return train_linear(net, x, y, float(lr), count, float(momentum), loss)
     raise TypeError(
-        "net must be a ScalarLinear, ScalarReLU, TwoLayerLinear or DeepLinear for "
+        "net must be a ScalarLinear, ScalarReLU, TwoLayerLinear, DeepLinear or SelfAttention for "
         f"gradient_descent, got {type(net).__name__}."
     )
 

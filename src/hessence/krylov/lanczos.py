@@ -213,10 +213,9 @@ class Search:
             self._ncv = min(2 * self._ncv, self._limit)
             self._basis.reserve(min(self._ncv + 2 * self._basis.pending, self._size))
         else:
-            self._restart(ritz, k + (self._ncv - k) // 2)
+            self._restart(ritz.coordinates[..., : k + (self._ncv - k) // 2])
 
-    def _restart(self, ritz: _Ritz, keep: int) -> None:
-        coordinates = ritz.coordinates[..., :keep]
+    def _restart(self, coordinates: Numbers) -> None:
         rows = self._origin.shape[-2]
         self._origin = np.swapaxes(coordinates[..., :rows, :], -1, -2) @ self._origin
         self._basis.restart(coordinates)
@@ -231,10 +230,8 @@ class Search:
         products = min(max(SEARCH_ROOM, basis.products // 2), request.max_products - basis.products)
         if np.isnan(places).all() or products <= 0 or basis.total >= self._size:
             return False
-        if basis.count + products > self._limit:
-            room = max(request.k, min(basis.count, self._limit - SEARCH_ROOM))
-            self._restart(ritz, room)
-            products = min(products, max(1, self._limit - room))
+        self._restart(self._deflation(ritz, places))
+        products = min(products, max(1, self._limit - basis.count))
         basis.reserve(min(basis.total + products + 2, self._size))
         verdict = look_for_missed(
             basis,
@@ -246,6 +243,26 @@ class Search:
         if not verdict.found:
             self._confidence = verdict.confidence
         return True
+
+    def _deflation(self, ritz: _Ritz, places: Numbers) -> Numbers:
+        """Return coordinates of the Ritz vectors to search beside: the wanted ones and other good ones.
+
+        More of them leave less of the spectrum to search in. But a missed eigenvector z must not hide
+        among them: a Ritz vector with residual r holds at most r/d of it, if their values differ by
+        d. So the best are taken while the squares of these add up to no more than a quarter.
+        """
+        basis, k = self._basis, self._request.k
+        inside, couplings = basis.residuals(ritz.values, ritz.coordinates)
+        residuals = np.hypot(inside, np.linalg.norm(couplings, axis=-2))
+        gaps = np.stack([places[..., i, 1:] - s * ritz.values for i, s in ((0, 1), (1, -1))])
+        gap = np.min(np.where(np.isnan(gaps), np.inf, gaps), axis=0)
+        share = np.square(residuals / np.where(gap > 0, gap, np.nan))
+        share = np.where(np.arange(share.shape[-1]) < k, -1.0, np.nan_to_num(share, nan=np.inf))
+        order = np.argsort(share, axis=-1, kind="stable")
+        hidden = np.cumsum(np.maximum(np.take_along_axis(share, order, axis=-1), 0.0), axis=-1)
+        count = int((hidden <= 0.25).sum(axis=-1).min())
+        room = max(k, min(count, self._limit - SEARCH_ROOM))
+        return np.take_along_axis(ritz.coordinates, order[..., None, :room], axis=-1)
 
     def _findings(self, ritz: _Ritz) -> Findings:
         basis, k = self._basis, self._request.k

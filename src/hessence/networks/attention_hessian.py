@@ -1,8 +1,8 @@
 r"""The Hessian of a self-attention layer of embedding dimension 1.
 
 The prediction :math:`f = w_V\, h(t)` depends on the query and key weights only through
-:math:`t = \langle w_Q, w_K \rangle`. In the order (w_V, w_Q, w_K), with :math:`u = (w_K, w_Q)` and K
-the swap of the two,
+:math:`t = \langle w_Q, w_K \rangle`. In the order (w_V, w_Q, w_K), with :math:`u = (w_K, w_Q)` and
+K the swap of the two,
 
 .. math:: H = \begin{pmatrix} \alpha & \beta u^\top \\ \beta u & \zeta u u^\top + \gamma K
           \end{pmatrix}.
@@ -49,6 +49,18 @@ class Scalars:
             self.gamma + other.gamma,
             self.zeta + other.zeta,
         )
+
+
+def outlier_block(s: Scalars, g: Gram) -> Array:
+    """Return the 3 × 3 block of w_V and the directions of w_Q ± w_K, (..., 3, 3)."""
+    xp = api.array_namespace(g.inner)
+    p, q = xp.sqrt(g.plus / 2), xp.sqrt(g.minus / 2)
+    rows = [
+        [s.alpha, s.beta * p, s.beta * q],
+        [s.beta * p, s.zeta * p * p + s.gamma, s.zeta * p * q],
+        [s.beta * q, s.zeta * p * q, s.zeta * q * q - s.gamma],
+    ]
+    return xp.stack([xp.stack(row, axis=-1) for row in rows], axis=-2)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,7 +128,8 @@ class AttentionHessian(Hessian):
             s.zeta[..., None],
             self.numbers.at(None),
             suffixes=("",),
-            part=self.part,
+            # Here the functional part bends as well: it has a ζ of its own.
+            part="ggn" if self.part == "ggn" else "hessian",
         )
 
     def trace(self) -> Array:
@@ -141,24 +154,15 @@ class AttentionHessian(Hessian):
         dv, dq, dk = columns[..., :1, :], columns[..., 1 : m + 1, :], columns[..., m + 1 :, :]
         w_q, w_k = self.w_q[..., None], self.w_k[..., None]
         along = xp.sum(w_k * dq + w_q * dk, axis=-2, keepdims=True)
-        alpha, beta, gamma, zeta = (
-            a[..., None, None] for a in (s.alpha, s.beta, s.gamma, s.zeta)
-        )
+        alpha, beta, gamma, zeta = (a[..., None, None] for a in (s.alpha, s.beta, s.gamma, s.zeta))
         bent = beta * dv + zeta * along
         return stack_rows(
             alpha * dv + beta * along, gamma * dk + w_k * bent, gamma * dq + w_q * bent
         )
 
     def _blocks(self) -> list[Block]:
-        xp = api.array_namespace(self.w_q)
-        s, g, m = self.scalars, self.numbers, int(self.w_q.shape[-1])
-        p, q = xp.sqrt(g.plus / 2), xp.sqrt(g.minus / 2)
-        rows = [
-            [s.alpha, s.beta * p, s.beta * q],
-            [s.beta * p, s.zeta * p * p + s.gamma, s.zeta * p * q],
-            [s.beta * q, s.zeta * p * q, s.zeta * q * q - s.gamma],
-        ]
-        matrix = xp.stack([xp.stack(row, axis=-1) for row in rows], axis=-2)
+        s, m = self.scalars, int(self.w_q.shape[-1])
+        matrix = outlier_block(s, self.numbers)
         pair = pair_isometry(self.w_k, self.w_q, self._place)
 
         def outliers(coordinates: Array, copies: Array) -> Array:
@@ -208,5 +212,3 @@ class AttentionHessian(Hessian):
 
     def _place(self, on_q: Array, on_k: Array) -> Array:
         return stack_rows(zero_rows(1, on_q), on_q, on_k)
-
-

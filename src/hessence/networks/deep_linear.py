@@ -68,9 +68,7 @@ class DeepLinear(LinearNetwork):
         self.multipliers = as_multipliers(multipliers, len(arrays))
 
     @classmethod
-    def balanced(
-        cls, dims: Sequence[int], singular_values: Array, rng: Any = None
-    ) -> Self:
+    def balanced(cls, dims: Sequence[int], singular_values: Array, rng: Any = None) -> Self:
         """Return a random balanced network: W_ℓ W_ℓᵀ = W_{ℓ+1}ᵀ W_{ℓ+1} for all layers.
 
         Parameters

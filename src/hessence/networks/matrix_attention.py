@@ -1,13 +1,14 @@
 r"""Self-attention of any embedding dimension, through its narrow twin.
 
 The loss depends on the query and key weights only through :math:`M = W_Q W_K^\top` (d × d), beside
-:math:`W_V`. With :math:`A` the attention, :math:`h_i, C_i, T_i` the mean, covariance and third central
-moment of the tokens under its row i, and :math:`z_i = dM^\top x_i/\sqrt{d_K}`,
+:math:`W_V`. With :math:`A` the attention, :math:`h_i, C_i, T_i` the mean, covariance and third
+central moment of the tokens under its row i, and :math:`z_i = dM^\top x_i/\sqrt{d_K}`,
 
 .. math:: dh_i = C_i z_i, \qquad d^2h_i = T_i[z_i, z_i],
 
-so the Hessian in :math:`(W_V, M)` is a sum over tokens. The Hessian in the weights is the twin's, with
-inner width r ≤ 2d, and a bulk :math:`\pm\sigma_i(\partial\ell/\partial M)`, each d_K − r times.
+so the Hessian in :math:`(W_V, M)` is a sum over tokens. The Hessian in the weights is the twin's,
+with inner width r ≤ 2d, and a bulk :math:`\pm\sigma_i(\partial\ell/\partial M)`, each d_K − r
+times.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ DENSE_LIMIT = 4000
 class MatrixAttention:
     """f(X) = softmax(X W_Q W_Kᵀ Xᵀ/√d_K) X W_V, with parameters ordered (W_V, W_Q, W_K).
 
-    The loss is the mean over all tokens of all sequences of ½ ‖f − y‖², or of the cross-entropy over
-    the outputs.
+    The loss is the mean over all tokens of all sequences of ½ ‖f − y‖², or of the cross-entropy
+    over the outputs.
 
     Parameters
     ----------
@@ -135,10 +136,8 @@ class MatrixAttention:
     def _tokens(self, x: Any) -> tuple[Numbers, bool]:
         _, x = floating(("W_v", self.W_v), x=x)
         single = x.ndim == 2
-        require_shape(
-            "x", x, ("n", int(self.W_q.shape[0])) if single else ("batch", "n", int(self.W_q.shape[0])),
-            batch=False,
-        )  # fmt: skip
+        shape: tuple[int | str, ...] = ("n", int(self.W_q.shape[0]))
+        require_shape("x", x, shape if single else ("batch", *shape), batch=False)
         plain = to_numpy(x).astype(np.float64)
         return (plain[None] if single else plain), single
 
@@ -352,8 +351,9 @@ class MatrixAttentionHessian(Hessian):
         size = int(np.prod(self.W_v.shape)) + 2 * d * basis.shape[1]
         if size > DENSE_LIMIT:
             raise ValueError(
-                f"the narrow twin of this layer has {size} parameters, more than the {DENSE_LIMIT} "
-                "that a dense solver is given; call hs.eigenpairs(H, k) for the extreme eigenvalues."
+                f"the narrow twin of this layer has {size} parameters, more than the "
+                f"{DENSE_LIMIT} that a dense solver is given; call hs.eigenpairs(H, k) for the "
+                "extreme eigenvalues."
             )
         values = int(np.prod(self.W_v.shape))
 
@@ -418,5 +418,3 @@ def _multiply(
     on_q = np.einsum("abn,bm->amn", bent, W_k) + np.einsum("ab,bmn->amn", slope, dK)
     on_k = np.einsum("abn,am->bmn", bent, W_q) + np.einsum("ab,amn->bmn", slope, dQ)
     return np.concatenate([out[:values], on_q.reshape(-1, n), on_k.reshape(-1, n)])
-
-

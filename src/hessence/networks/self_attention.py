@@ -49,8 +49,8 @@ class AttentionBounds:
     sharpness : tuple of array
         Lower and upper bound of the largest eigenvalue, tr/3 + ξ/2 and tr/3 + ξ.
     condition_number : array
-        A lower bound of the condition number, (tr/3 + ξ/2)/abs(γ); NaN where there is no bulk (d_K = 1)
-        or it vanishes (γ = 0).
+        A lower bound of the condition number, (tr/3 + ξ/2)/abs(γ); NaN where there is no bulk (d_K
+        = 1) or it vanishes (γ = 0).
     """
 
     xi: Array
@@ -62,12 +62,13 @@ class AttentionBounds:
 class SelfAttention:
     r"""f(x) = w_V A(x) x with A = softmax(x ⟨w_Q, w_K⟩ xᵀ/√d_K) row by row.
 
-    The loss is 1/(2n) ‖f − y‖² for a sequence of n tokens, averaged over a batch of sequences. With the
-    attention's moments m₁, m₂, m₃ at each token, the residual δ = f − y, and all sums over tokens
-    divided by n, :math:`\alpha = \|m_1\|^2`, :math:`\beta = (w_V m_1 + \delta)^\top(x\odot m_2)/\sqrt{d_K}`,
+    The loss is 1/(2n) ‖f − y‖² for a sequence of n tokens, averaged over a batch of sequences.
+    With the attention's moments m₁, m₂, m₃ at each token, the residual δ = f − y, and all sums
+    over tokens divided by n, :math:`\alpha = \|m_1\|^2`,
+    :math:`\beta = (w_V m_1 + \delta)^\top(x\odot m_2)/\sqrt{d_K}`,
     :math:`\gamma = w_V\delta^\top(x\odot m_2)/\sqrt{d_K}` and
-    :math:`\zeta = (w_V^2\|x\odot m_2\|^2 + w_V\delta^\top(x\odot x\odot m_3))/d_K` give all 2 d_K + 1
-    eigenvalues: three outliers and the bulk ±γ (*Cracking the Hessian*, Theorem 3.5).
+    :math:`\zeta = (w_V^2\|x\odot m_2\|^2 + w_V\delta^\top(x\odot x\odot m_3))/d_K` give all 2 d_K
+    + 1 eigenvalues: three outliers and the bulk ±γ (*Cracking the Hessian*, Theorem 3.5).
 
     Parameters
     ----------
@@ -153,9 +154,7 @@ class SelfAttention:
         sink = self.sink
         if sink is not None and sink.ndim:
             sink = sink[index]
-        return self._like(
-            w_v=self.w_v[index], w_q=self.w_q[index], w_k=self.w_k[index], sink=sink
-        )
+        return self._like(w_v=self.w_v[index], w_q=self.w_q[index], w_k=self.w_k[index], sink=sink)
 
     def _like(self, **changes: Any) -> Self:
         fields = {
@@ -214,7 +213,9 @@ class SelfAttention:
             True for the tokens that exist, where sequences differ in length: the others are not
             attended to and have no loss, and a sequence is averaged over its own length.
         """
-        batch = self._sequences(x, y, mask)
+        return self._hessian_of(self._sequences(x, y, mask))
+
+    def _hessian_of(self, batch: Sequences) -> AttentionHessian:
         return AttentionHessian(self.w_q, self.w_k, *self._scalars(batch), self._gram)
 
     def statistics(self, x: Array, y: Array, *, mask: Array = None) -> AttentionStatistics:
@@ -271,9 +272,7 @@ class SelfAttention:
                 f"theta must have {2 * m + 1} entries along its last axis, "
                 f"got shape {tuple(theta.shape)}."
             )
-        return self._like(
-            w_v=theta[..., 0], w_q=theta[..., 1 : m + 1], w_k=theta[..., m + 1 :]
-        )
+        return self._like(w_v=theta[..., 0], w_q=theta[..., 1 : m + 1], w_k=theta[..., m + 1 :])
 
     def __repr__(self) -> str:
         batch = f", batch={self.batch_shape}" if self.batch_shape else ""
@@ -286,27 +285,31 @@ class SelfAttention:
     def _gram(self) -> Gram:
         return gram(self.w_k, self.w_q)
 
-    def _weights_along(self, batch: Sequences) -> tuple[Array, Array, Array]:
+    def _weights_along(self, batch: Sequences, inner: Array = None) -> tuple[Array, Array, Array]:
         """Return the attention and its first two derivatives in t, (..., sequences, n, n)."""
+        inner = self._gram.inner if inner is None else inner
         scale = int(self.w_q.shape[-1]) ** -0.5
         direction = scale * batch.x[:, :, None] * batch.x[:, None, :]
-        scores = self._gram.inner[..., None, None, None] * direction
+        scores = inner[..., None, None, None] * direction
         if self.score_bias is not None:
             scores = scores + self.score_bias
         if self.sink is not None:
             scores = scores + self.sink[..., None, None, None] * batch.first
         return self._rows.along(scores, direction, batch.keys)
 
-    def _responses(self, batch: Sequences) -> tuple[Array, Array, Array]:
+    def _responses(self, batch: Sequences, inner: Array = None) -> tuple[Array, Array, Array]:
         """Return h = A x and its first two derivatives in t, (..., sequences, n)."""
         xp = api.array_namespace(self.w_q)
         tokens = batch.x[:, None, :]
-        h, slope, bend = (xp.sum(a * tokens, axis=-1) for a in self._weights_along(batch))
+        h, slope, bend = (xp.sum(a * tokens, axis=-1) for a in self._weights_along(batch, inner))
         return h, slope, bend
 
-    def _scalars(self, batch: Sequences) -> tuple[Scalars, Scalars]:
-        h, slope, bend = self._responses(batch)
-        w = self.w_v
+    def _scalars(
+        self, batch: Sequences, w: Array = None, inner: Array = None
+    ) -> tuple[Scalars, Scalars]:
+        """Return the scalars of both parts, here or at another value weight and another t."""
+        h, slope, bend = self._responses(batch, inner)
+        w = self.w_v if w is None else w
         residual = w[..., None, None] * h - batch.y
         zero = 0 * w
         first = Scalars(

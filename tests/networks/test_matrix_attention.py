@@ -1,0 +1,128 @@
+"""Self-attention of any embedding dimension against autodiff."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hessence as hs
+from tests.linear_oracle import assert_same_spectrum
+
+
+def instance(seed, d=2, keys=5, outputs=2, sequences=2, n=4, loss="mse"):
+    rng = np.random.default_rng(seed)
+    net = hs.MatrixAttention(rng.normal(size=(d, outputs)), *rng.normal(size=(2, d, keys)))
+    x = rng.normal(size=(sequences, n, d))
+    y = rng.normal(size=(sequences, n, outputs))
+    return net, x, (rng.integers(outputs, size=(sequences, n)) if loss != "mse" else y)
+
+
+def forward(net, x):
+    shapes = [w.shape for w in (net.W_v, net.W_q, net.W_k)]
+    x = torch.tensor(x)
+
+    def outputs(theta):
+        sizes = [int(np.prod(s)) for s in shapes]
+        V, Q, K = (p.reshape(s) for p, s in zip(torch.split(theta, sizes), shapes, strict=True))
+        scores = x @ Q @ K.T @ x.transpose(1, 2) / Q.shape[1] ** 0.5
+        return torch.softmax(scores, dim=-1) @ x @ V
+
+    return outputs
+
+
+def cost_of(y, loss):
+    y = torch.tensor(y)
+    if loss == "mse":
+        return lambda f: ((f - y) ** 2).sum(dim=-1).mean() / 2
+    return lambda f: torch.nn.functional.cross_entropy(f.flatten(0, 1), y.flatten())
+
+
+def check(net, x, y, loss="mse"):
+    outputs, cost = forward(net, x), cost_of(y, loss)
+    theta = torch.tensor(np.asarray(net.parameters()))
+    dense = torch.autograd.functional.hessian(lambda p: cost(outputs(p)), theta).numpy()
+    slope = torch.autograd.functional.jacobian(lambda p: cost(outputs(p)), theta).numpy()
+    norm = max(np.linalg.norm(dense, 2), 1e-300)
+    f = outputs(theta)
+    jacobian = torch.autograd.functional.jacobian(outputs, theta).reshape(f.numel(), -1).numpy()
+    curvature = torch.autograd.functional.hessian(cost, f).reshape(f.numel(), -1).numpy()
+    ggn = jacobian.T @ curvature @ jacobian
+    H = net.hessian(x, y, loss)
+    np.testing.assert_allclose(H.dense(), dense, rtol=0, atol=1e-12 * norm)
+    np.testing.assert_allclose(net.gradient(x, y, loss), slope, rtol=0, atol=1e-12 * norm)
+    np.testing.assert_allclose(net(x), f.numpy(), rtol=1e-12, atol=1e-13)
+    assert float(net.loss(x, y, loss)) == pytest.approx(float(cost(f)), rel=1e-12)
+    assert_same_spectrum(H.spectrum(), dense, norm)
+    assert_same_spectrum(H.ggn.spectrum(), ggn, norm)
+    assert_same_spectrum(H.functional.spectrum(), dense - ggn, norm)
+    assert H.spectrum().verify(H).worst < 1e-12
+    return H
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 3),
+    st.integers(1, 8),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.sampled_from(["mse", "cross-entropy"]),
+)
+def test_against_autodiff(seed, d, keys, outputs, n, loss):
+    check(*instance(seed, d, keys, outputs, n=n, loss=loss), loss)
+
+
+def test_one_dimension_agrees_with_the_scalar_layer():
+    net, x, y = instance(1, d=1, keys=6, outputs=1)
+    scalar = hs.SelfAttention(net.W_v[0, 0], net.W_q[0], net.W_k[0])
+    a = net.hessian(x, y).spectrum().eigenvalues
+    b = scalar.hessian(x[..., 0], y[..., 0]).spectrum().eigenvalues
+    np.testing.assert_allclose(a, b, atol=1e-13 * np.abs(b).max())
+
+
+def test_the_papers_size_is_exact():
+    rng = np.random.default_rng(2)
+    net = hs.MatrixAttention(rng.normal(size=(10, 10)) / 3, *rng.normal(size=(2, 10, 100)) / 3)
+    x = rng.normal(size=(10, 10, 10))
+    H = net.hessian(x, x[:, ::-1])
+    spectrum = H.spectrum()
+    assert len(spectrum) == 2100
+    assert [s.multiplicity for s in spectrum["bulk"]] == [80] * 20
+    assert spectrum.verify(H, samples=2).worst < 1e-12
+
+
+def test_single_sequences_and_torch_arrays():
+    net, x, y = instance(3)
+    one = net.hessian(x[0], y[0]).spectrum()
+    weights = (torch.tensor(np.asarray(w)) for w in (net.W_v, net.W_q, net.W_k))
+    other = hs.MatrixAttention(*weights).hessian(torch.tensor(x[0]), torch.tensor(y[0])).spectrum()
+    assert isinstance(other.eigenvalues, torch.Tensor)
+    np.testing.assert_allclose(other.eigenvalues.numpy(), one.eigenvalues, atol=1e-13)
+    assert net(x[0]).shape == (4, 2)
+    assert net.attention(x[0]).shape == (4, 4)
+
+
+def test_unused_keys_and_zero_weights():
+    net, x, y = instance(4, keys=6)
+    W_q, W_k = np.zeros((2, 6)), np.zeros((2, 6))
+    W_q[:, :2], W_k[:, :2] = net.W_q[:, :2], net.W_k[:, :2]
+    H = check(hs.MatrixAttention(net.W_v, W_q, W_k), x, y)
+    assert all(s.multiplicity == 4 for s in H.spectrum()["bulk"])
+    check(hs.MatrixAttention(net.W_v, 0 * W_q, 0 * W_k), x, y)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda n, x, y: hs.MatrixAttention(n.W_v, n.W_q, n.W_k[:, :1]), "W_k must have the shape"),
+        (lambda n, x, y: hs.MatrixAttention(n.W_v[:1], n.W_q, n.W_k), "W_v must have shape"),
+        (lambda n, x, y: n.hessian(x[..., :1], y), "x must have shape"),
+        (lambda n, x, y: n.hessian(x, y[:1]), "y must have 2 targets"),
+        (lambda n, x, y: n.hessian(x, np.full((2, 4), 7), "cross-entropy"), "class indices"),
+        (lambda n, x, y: n.hessian(x, y, "none"), "loss must be one of"),
+        (lambda n, x, y: n.with_parameters(np.ones(3)), "theta must have shape"),
+    ],
+)
+def test_bad_input(make, words):
+    with pytest.raises(ValueError, match=words):
+        make(*instance(5))
