@@ -1,11 +1,11 @@
-"""Run all benchmarks, or those named: ``python -m benchmarks [scalar] [linear]``."""
+"""Run all benchmarks, or those named: ``python -m benchmarks [scalar] [linear] [attention]``."""
 
 import sys
 
-from benchmarks import linear, scalar
+from benchmarks import attention, linear, scalar
 from benchmarks.timing import print_table
 
-ALL = {"scalar": scalar, "linear": linear}
+ALL = {"scalar": scalar, "linear": linear, "attention": attention}
 
 if __name__ == "__main__":
     names = sys.argv[1:] or list(ALL)

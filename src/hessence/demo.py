@@ -12,7 +12,6 @@ import numpy as np
 
 import hessence as hs
 from hessence.files import write_atomically
-from hessence.networks.network import Network
 from hessence.plotting import COLOURS, GREY, draw_spectrum, draw_sweep, new_figure
 from hessence.report import Picture, Table, page
 
@@ -52,6 +51,8 @@ def run(directory: Path, say: Callable[[str], None]) -> list[Row]:
         _data_scale(),
         _depth_gap(),
         _predicted_solution(),
+        _attention_sweeps(),
+        _edge_of_stability(),
     ]
     for picture in pictures:
         write_atomically(directory / f"{picture.name}.png", picture.to_png())
@@ -90,7 +91,7 @@ def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.0e}"
 
 
-def _instances() -> Iterator[tuple[str, Network, Any, Any]]:
+def _instances() -> Iterator[tuple[str, Any, Any, Any]]:
     rng = np.random.default_rng(0)
     x = rng.normal(size=200)
     y = np.abs(x) + 0.1 * rng.normal(size=200)
@@ -118,17 +119,28 @@ def _instances() -> Iterator[tuple[str, Network, Any, Any]]:
     yield "DeepLinear 6-7-8-6, aligned", aligned, white, white @ (left * singular**0.5 @ right).T
     yield "DeepLinear 6-7-8-6, solved", aligned, white, aligned(white)
     yield "DeepLinear 6-10-10-2", hs.init.standard((6, 10, 10, 2), rng), inputs, target
+    sequences = rng.normal(size=(5, 8))
+    layer = hs.SelfAttention(1.0, *weights(2, 100))
+    yield "SelfAttention, d_K = 100", layer, sequences, sequences[:, ::-1].copy()
+    tokens = rng.normal(size=(4, 6, 3))
+    keys = hs.MatrixAttention(rng.normal(size=(3, 3)), *weights(2, 3, 40))
+    yield "MatrixAttention, d = 3, d_K = 40", keys, tokens, tokens[:, ::-1].copy()
     wide = hs.init.mup((6, 100_000, 2), rng)
     yield "TwoLayerLinear 6-100000-2", hs.TwoLayerLinear(*wide.weights), inputs, target
     deep = hs.DeepLinear.balanced((200,) * 5, np.linspace(0.5, 1.5, 200), rng)
     left, singular, right = np.linalg.svd(deep.product)
     cloud = np.eye(200) * 200**0.5
     yield "DeepLinear 200-200-200-200-200", deep, cloud, cloud @ (left * singular**0.5 @ right).T
+    tokens = rng.normal(size=(10, 10, 10))
+    keys = hs.MatrixAttention(rng.normal(size=(10, 10)) / 3, *weights(2, 10, 100))
+    yield "MatrixAttention, d = 10, d_K = 100", keys, tokens, tokens[:, ::-1].copy()
+    layer = hs.SelfAttention(1.0, *weights(2, 10**6))
+    yield "SelfAttention, d_K = 10⁶", layer, sequences, sequences[:, ::-1].copy()
     yield "ScalarLinear, width 10⁶", hs.ScalarLinear(*weights(2, 10**6)), x, y
     yield "ScalarReLU, width 10⁶", hs.ScalarReLU(*weights(2, 10**6)), x, y
 
 
-def _measure(name: str, net: Network, x: Any, y: Any) -> Row:
+def _measure(name: str, net: Any, x: Any, y: Any) -> Row:
     began = time.perf_counter()
     spectrum = net.hessian(x, y).spectrum()
     seconds = time.perf_counter() - began
@@ -146,18 +158,56 @@ def _measure(name: str, net: Network, x: Any, y: Any) -> Row:
     )
 
 
-def _off_autodiff(net: Network, x: Any, y: Any, spectrum: hs.Spectrum) -> float:
+def _off_autodiff(net: Any, x: Any, y: Any, spectrum: hs.Spectrum) -> float:
     """Return the worst gap to the eigenvalues of PyTorch's Hessian, relative to its norm."""
     import torch
 
-    weights = {name: torch.from_numpy(w) for name, w in net._weights.items()}
-    twin = net._rebuild(weights)
-    data = torch.from_numpy(x), torch.from_numpy(y)
+    inputs, targets = torch.from_numpy(x), torch.from_numpy(y)
     dense = torch.autograd.functional.hessian(
-        lambda theta: twin.with_parameters(theta).loss(*data), twin.parameters()
+        lambda theta: _loss_in_torch(net, theta, inputs, targets),
+        torch.from_numpy(net.parameters()),
     )
     values = torch.linalg.eigvalsh(dense).numpy()[::-1]
     return float(np.abs(spectrum.eigenvalues - values).max() / np.abs(values).max())
+
+
+def _loss_in_torch(net: Any, theta: Any, x: Any, y: Any) -> Any:
+    """Return the mean-squared error of a network, spelled out for PyTorch to differentiate."""
+    import torch
+
+    match net:
+        case hs.ScalarLinear():
+            v, w = theta.reshape(2, -1)
+            f = x * (w @ v)
+        case hs.ScalarReLU():
+            v, w = theta.reshape(2, -1)
+            f = torch.relu(x[:, None] * v) @ w
+        case hs.ScalarAffine():
+            v, b, w = theta.reshape(3, -1)
+            f = (x[:, None] * v + b) @ w
+        case hs.DecoupledInputs():
+            V, W = theta.reshape(2, *net.W.shape)
+            f = x @ (V * W).sum(dim=1)
+        case hs.DecoupledOutputs():
+            V, W = theta.reshape(2, *net.W.shape)
+            f = x[:, None] * (V * W).sum(dim=1)
+        case hs.SelfAttention():
+            q, k = theta[1:].reshape(2, -1)
+            scores = x[:, :, None] * x[:, None, :] * (q @ k) / len(q) ** 0.5
+            f = theta[0] * (torch.softmax(scores, dim=-1) @ x[:, :, None])[..., 0]
+        case hs.MatrixAttention():
+            shapes = [tuple(w.shape) for w in (net.W_v, net.W_q, net.W_k)]
+            pieces = torch.split(theta, [a * b for a, b in shapes])
+            V, Q, K = (p.reshape(s) for p, s in zip(pieces, shapes, strict=True))
+            scores = x @ Q @ K.T @ x.transpose(1, 2) / Q.shape[1] ** 0.5
+            f = torch.softmax(scores, dim=-1) @ x @ V
+            return ((f - y) ** 2).sum(dim=-1).mean() / 2
+        case _:
+            pieces = torch.split(theta, [w.size for w in net.weights])
+            f = x
+            for piece, w in zip(pieces, net.weights, strict=True):
+                f = f @ piece.reshape(w.shape).T
+    return ((f - y) ** 2).sum() / (2 * (x.numel() if isinstance(net, hs.SelfAttention) else len(x)))
 
 
 def _relu_by_cell() -> Picture:
@@ -276,5 +326,64 @@ def _predicted_solution() -> Picture:
         "The data predict the spectrum of the solution",
         "A balanced network of 5 layers and width 20 at zero loss: all 400 non-zero eigenvalues "
         "as the data predict them, and every eighth as a dense solver finds it in the network.",
+        figure,
+    )
+
+
+def _attention_sweeps() -> Picture:
+    rng = np.random.default_rng(7)
+    keys, count = 1000, 80
+    q, k = (w / np.linalg.norm(w) for w in rng.normal(size=(2, keys)))
+    x = rng.normal(size=(10, 10))
+    y = rng.normal(size=(10, 10))
+    ones = np.ones((count, 1))
+    figure, axes = new_figure(width=13.0, columns=3)
+    norms, strengths = np.linspace(0.1, 30, count), np.linspace(0, 6, count)
+    by_keys = hs.SelfAttention(np.ones(count), norms[:, None] * q, norms[:, None] * k)
+    by_value = hs.SelfAttention(np.linspace(0, 3, count), 8 * q * ones, 8 * k * ones)
+    sinks = hs.SelfAttention(np.ones(count), 8 * q * ones, 8 * k * ones).with_sink(strengths)
+    for ax, net, parameter, name in (
+        (axes[0], by_keys, norms, "norm of query and key weights"),
+        (axes[1], by_value, np.linspace(0, 3, count), "value weight"),
+        (axes[2], sinks, strengths, "strength of the sink"),
+    ):
+        draw_sweep(parameter, net.hessian(x, y).spectrum(), ax, name=name)
+    return Picture(
+        "attention-sweeps",
+        "Outliers and bulk of self-attention",
+        "All 2001 eigenvalues of a self-attention layer with d_K = 1000, on ten sequences of ten "
+        "tokens, against the norm of its query and key weights, its value weight, and the strength "
+        "of an attention sink on the first token.",
+        figure,
+    )
+
+
+def _edge_of_stability() -> Picture:
+    rng = np.random.default_rng(0)
+    x = np.asarray([1.0, -1.0, 0.5])
+    net = hs.SelfAttention(0.1 * rng.normal(), *(0.1 * rng.normal(size=(2, 2))))
+    t: Any = hs.gradient_descent(net, x, x[::-1], lr=2.3, steps=250)
+    figure, axes = new_figure(width=13.0, columns=4)
+    axes[0].semilogy(t.loss, color=COLOURS[0])
+    axes[0].set_ylabel("loss")
+    t.plot(axes[1])
+    axes[2].plot(t.trace, color=COLOURS[2])
+    axes[2].set_ylabel("trace")
+    for values, name, colour in (
+        (np.abs(t.value), "value", COLOURS[0]),
+        (t.query_norm, "query", COLOURS[1]),
+        (t.key_norm, "key", COLOURS[3]),
+    ):
+        axes[3].plot(values, color=colour, label=name)
+    axes[3].set_ylabel("norm of the weights")
+    axes[3].legend(frameon=False)
+    for ax in axes:
+        ax.set_xlabel("step")
+        ax.margins(x=0)
+    return Picture(
+        "edge-of-stability",
+        "Self-attention at the edge of stability",
+        "Learning to reverse a sequence with rate 2.3 and d_K = 2. The sharpness rises to the "
+        "threshold 2 / lr, crosses it, and hovers around it while the loss goes on falling.",
         figure,
     )

@@ -107,15 +107,23 @@ def draw_sharpness(trajectory: Trajectory, ax: Any = None) -> Any:
 
 
 def draw_sweep(
-    parameter: Any, spectra: Sequence[Spectrum], ax: Any = None, *, name: str = "parameter"
+    parameter: Any,
+    spectra: Spectrum | Sequence[Spectrum],
+    ax: Any = None,
+    *,
+    name: str = "parameter",
 ) -> Any:
-    """Draw the eigenvalues of several spectra of one shape against the parameter they differ in."""
+    """Draw the eigenvalues of several spectra against the parameter they differ in.
+
+    Either the spectrum of a batch of networks, or a sequence of spectra of one shape.
+    """
     ax = _axes(ax)
     shades = {"outlier": COLOURS[1], "bulk": COLOURS[0]}
     styles = {"outlier": "-", "bulk": "--"}
-    heads = dict.fromkeys(space.label.partition("/")[0] for space in spectra[0].spaces)
-    for head in heads:
-        lines = np.asarray([[float(to_numpy(sp.value)) for sp in s[head]] for s in spectra])
+    many = list(spectra) if isinstance(spectra, Sequence) else [spectra]
+    for head in dict.fromkeys(space.label.partition("/")[0] for space in many[0].spaces):
+        values = [[to_numpy(space.value) for space in s[head]] for s in many]
+        lines = np.asarray(values if len(many) > 1 else np.transpose(values[0]))
         for i, line in enumerate(lines.T):
             ax.plot(
                 to_numpy(parameter),

@@ -52,6 +52,18 @@ def test_progressive_sharpening_and_the_edge_of_stability(seed):
     assert t.diverged is None
 
 
+def test_the_loss_goes_on_falling_at_the_edge():
+    rng = np.random.default_rng(0)
+    x = np.asarray([1.0, -1.0, 0.5])
+    net = hs.SelfAttention(0.1 * rng.normal(), *(0.1 * rng.normal(size=(2, 2))))
+    t = hs.gradient_descent(net, x, x[::-1], lr=2.3, steps=250)
+    relative, loss = np.asarray(t.sharpness) * 2.3 / 2, np.asarray(t.loss)
+    assert relative[0] < 0.1
+    assert np.abs(relative[120:] - 1).max() < 0.25
+    assert (relative[120:] > 1).any()
+    assert loss[150:].mean() < 0.97 * loss[60:120].mean() < 0.5 * loss[0]
+
+
 def test_a_batch_trains_like_its_members():
     rng = np.random.default_rng(4)
     w_v, (w_q, w_k) = rng.normal(size=3), rng.normal(size=(2, 3, 4))

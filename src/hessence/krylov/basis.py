@@ -152,11 +152,24 @@ class Basis:
         turned = np.swapaxes(rotation, -1, -2) @ self.outside
         self._image[..., self.count : self.total, : self.count] = turned
 
-    def bring_forward(self) -> None:
-        """Make the last pending vector the first."""
-        if self.pending > 1:
-            order = np.roll(np.eye(self.pending), 1, axis=0)
-            self.rotate(np.broadcast_to(order.T, (*self._batch, *order.shape)))
+    def set_aside(self) -> tuple[Array, Numbers]:
+        """Take the pending vectors out; return them as columns F (*batch, n, c), and C."""
+        columns = self._xp.matrix_transpose(self._vectors[..., self.count : self.total, :])
+        columns, couplings = self._xp.asarray(columns, copy=True), np.array(self.outside)
+        self._image[..., self.count : self.total, :] = 0.0
+        self.pending = 0
+        return columns, couplings
+
+    def take_back(self, columns: Array, couplings: Numbers) -> None:
+        """Let vectors that were set aside join the pending ones, after the basis has grown.
+
+        Of F there may be some part in the new vectors O. With F = OG + F′R it is HQ = QT + OGC + F′RC.
+        """
+        before, known = self.total, couplings.shape[-1]
+        inside, remainder = self._orthogonalise(columns)
+        factor = self._append(remainder, np.full(inside.shape[:-2] + inside.shape[-1:], 1e-3))
+        self._image[..., :before, :known] += inside @ couplings
+        self._image[..., before : self.total, :known] += factor @ couplings
 
     def restart(self, coordinates: Numbers) -> None:
         """Replace Q by QY, for orthonormal Y (*batch, count, kept) whose span T leaves alone."""

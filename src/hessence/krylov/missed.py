@@ -56,6 +56,16 @@ def look_for_missed(
     complement : int
         The dimension of the complement.
     """
+    # Pending vectors may hold a good part of what was missed, so they are searched like all else.
+    aside = basis.set_aside()
+    verdict = _search(basis, places, confidence, products, complement)
+    basis.take_back(*aside)
+    return verdict
+
+
+def _search(
+    basis: Basis, places: Numbers, confidence: float, products: int, complement: int
+) -> Verdict:
     enough = 2 * complement / (np.pi * (1 - confidence) ** 2)
     signs = np.asarray([1.0, -1.0])[:, None]
     before, now = np.zeros(places.shape), np.ones(places.shape)
@@ -65,7 +75,6 @@ def look_for_missed(
     for _ in range(products):
         if not basis.pending:
             break
-        basis.bring_forward()
         index = basis.count
         basis.expand()
         diagonal = basis.inside[..., index, index][..., None, None]
