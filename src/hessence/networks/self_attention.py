@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -12,6 +13,9 @@ from hessence.activations import Softmax, as_activation
 from hessence.arrays import Array, floating, require_same_shape, require_shape
 from hessence.networks.attention_hessian import AttentionHessian, Scalars
 from hessence.networks.products import Gram, gram
+
+CACHE = 2**15
+"""How many attention weights are worked on at a time."""
 
 
 @dataclass(frozen=True)
@@ -300,8 +304,21 @@ class SelfAttention:
     def _responses(self, batch: Sequences, inner: Array = None) -> tuple[Array, Array, Array]:
         """Return h = A x and its first two derivatives in t, (..., sequences, n)."""
         xp = api.array_namespace(self.w_q)
+        inner = self._gram.inner if inner is None else inner
         tokens = batch.x[:, None, :]
-        h, slope, bend = (xp.sum(a * tokens, axis=-1) for a in self._weights_along(batch, inner))
+        # Many networks are taken some at a time, so that their attention matrices fit in the cache.
+        count = int(inner.shape[0]) if inner.ndim else 1
+        rest = max(1, math.prod(inner.shape[1:])) * math.prod(batch.x.shape) * batch.x.shape[1]
+        stride = max(1, CACHE // rest)
+        if count <= stride or self.sink is not None:
+            parts = self._weights_along(batch, inner)
+            h, slope, bend = (xp.sum(a * tokens, axis=-1) for a in parts)
+            return h, slope, bend
+        some = [
+            self._responses(batch, inner[start : min(start + stride, count), ...])
+            for start in range(0, count, stride)
+        ]
+        h, slope, bend = (xp.concat(list(part), axis=0) for part in zip(*some, strict=True))
         return h, slope, bend
 
     def _scalars(
