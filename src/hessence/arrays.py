@@ -230,3 +230,8 @@ def nonzero(array: Array) -> Array:
     """Replace zeros by ones, to divide by what may vanish together with the numerator."""
     xp = api.array_namespace(array)
     return xp.where(array == 0, xp.ones_like(array), array)
+
+
+def transpose(matrix: Array) -> Array:
+    """Exchange the last two axes."""
+    return api.array_namespace(matrix).matrix_transpose(matrix)

@@ -41,7 +41,7 @@ class DeepLinear(LinearNetwork):
     (16, 8.0)
     """
 
-    def __init__(self, weights: Sequence[Array], *, multipliers: Any = None) -> None:
+    def __init__(self, weights: Sequence[Array], multipliers: Any = None) -> None:
         layers = list(weights)
         if not layers:
             raise ValueError("weights is empty: expected at least one layer.")

@@ -22,7 +22,7 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, epsilon, integers, nonzero, to_numpy
+from hessence.arrays import Array, epsilon, integers, nonzero, to_numpy, transpose
 from hessence.blocks import Block, Isometry
 from hessence.frames import Frame
 from hessence.matrix_objectives import Separable, is_scalar_multiple
@@ -88,7 +88,7 @@ class GaussNewton:
     def _from_singular_values(self, name: str) -> None:
         xp, H = self._xp, self._hessian
         depth = len(H.weights)
-        outer, s_out = _padded_svd(_t(H.weights[-1]))
+        outer, s_out = _padded_svd(transpose(H.weights[-1]))
         inner, s_in = _padded_svd(H.weights[0])
         scale = H.bend.variance[0, 0]  # type: ignore[attr-defined]
         out_square, in_square = s_out * s_out, s_in * s_in
@@ -115,9 +115,9 @@ class GaussNewton:
 
     def _by_output(self, bend: Separable) -> None:
         xp, H = self._xp, self._hessian
-        outer, s_out = _padded_svd(_t(H.weights[1]))
+        outer, s_out = _padded_svd(transpose(H.weights[1]))
         root = _symmetric_root(bend.variance)
-        core = xp.matmul(_t(H.weights[0]), H.weights[0])
+        core = xp.matmul(transpose(H.weights[0]), H.weights[0])
         eye = xp.eye(H.dims[0], dtype=H.dtype, device=api.device(core))
         problems = xp.matmul(root, xp.matmul(core + (s_out * s_out)[:, None, None] * eye, root))
         values, vectors = xp.linalg.eigh(problems)
@@ -146,7 +146,7 @@ class GaussNewton:
         self.route = "Gauss–Newton matrix"
         self.values = values
         lifted = xp.matmul(root, vectors) if convex else xp.matmul(_inverse_root(flat), vectors)
-        self.directions = xp.reshape(_t(lifted), (-1, outputs, inputs))
+        self.directions = xp.reshape(transpose(lifted), (-1, outputs, inputs))
         self._label_by_size()
 
     def _label_by_size(self) -> None:
@@ -201,7 +201,7 @@ def balance_defect(weights: tuple[Array, ...]) -> float:
     xp = api.array_namespace(weights[0])
     worst = 0.0
     for low, high in pairwise(weights):
-        a, b = xp.matmul(low, _t(low)), xp.matmul(_t(high), high)
+        a, b = xp.matmul(low, transpose(low)), xp.matmul(transpose(high), high)
         size = max(float(xp.linalg.matrix_norm(a)), float(xp.linalg.matrix_norm(b)))
         if size:
             worst = max(worst, float(xp.linalg.matrix_norm(a - b)) / size)
@@ -214,7 +214,7 @@ def _padded_svd(matrix: Array) -> tuple[Array, Array]:
     _, singular, right = xp.linalg.svd(matrix, full_matrices=True)
     missing = int(right.shape[0]) - int(singular.shape[0])
     zeros = xp.zeros((missing,), dtype=singular.dtype, device=api.device(singular))
-    return _t(right), xp.concat([singular, zeros])
+    return transpose(right), xp.concat([singular, zeros])
 
 
 def _sizeable(singular: Array) -> list[bool]:
@@ -226,7 +226,7 @@ def _symmetric_root(matrix: Array) -> Array:
     xp = api.array_namespace(matrix)
     values, vectors = xp.linalg.eigh(matrix)
     roots = xp.sqrt(xp.clip(values, 0, None))
-    return xp.matmul(vectors * roots, _t(vectors))
+    return xp.matmul(vectors * roots, transpose(vectors))
 
 
 def _inverse_root(matrix: Array) -> Array:
@@ -235,8 +235,4 @@ def _inverse_root(matrix: Array) -> Array:
     threshold = int(values.shape[0]) * epsilon(values) * float(xp.max(xp.abs(values)))
     kept = values > threshold
     inverse = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, xp.ones_like(values))), 0 * values)
-    return xp.matmul(vectors * inverse, _t(vectors))
-
-
-def _t(matrix: Array) -> Array:
-    return api.array_namespace(matrix).matrix_transpose(matrix)
+    return xp.matmul(vectors * inverse, transpose(vectors))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, like, to_numpy
+from hessence.arrays import Array, like, to_numpy, transpose
 from hessence.matrix_objectives import Separable
 from hessence.networks.ggn_blocks import _symmetric_root
 from hessence.networks.linear_hessian import LinearHessian
@@ -85,7 +85,7 @@ def _functional_norm(H: LinearHessian) -> float:
     table = np.zeros((depth, depth))
     for k in range(1, depth + 1):
         for l in range(1, k):  # noqa: E741 - the papers' letter
-            chain = xp.matmul(xp.matmul(H.before[l - 1], _t(H.slope)), H.after[k])
+            chain = xp.matmul(xp.matmul(H.before[l - 1], transpose(H.slope)), H.after[k])
             middle = H.between(k, l)
             size = _spectral(chain) * (1.0 if middle is None else _spectral(middle))
             table[k - 1, l - 1] = table[l - 1, k - 1] = size
@@ -94,7 +94,3 @@ def _functional_norm(H: LinearHessian) -> float:
 
 def _spectral(matrix: Array) -> float:
     return float(np.linalg.norm(to_numpy(matrix), ord=2))
-
-
-def _t(matrix: Array) -> Array:
-    return api.array_namespace(matrix).matrix_transpose(matrix)

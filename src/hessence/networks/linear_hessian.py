@@ -19,7 +19,7 @@ from typing import Any
 
 import array_api_compat as api
 
-from hessence.arrays import Array
+from hessence.arrays import Array, transpose
 from hessence.krylov.extremal import eigenpairs
 from hessence.krylov.results import Eigenpairs
 from hessence.matrix_objectives import Bend, Separable
@@ -159,8 +159,8 @@ class LinearHessian(Hessian):
         xp = api.array_namespace(dM)
         pieces = [
             xp.matmul(
-                xp.matmul(_t(self.after[i + 1])[..., None, :, :], dM),
-                _t(self.before[i])[..., None, :, :],
+                xp.matmul(transpose(self.after[i + 1])[..., None, :, :], dM),
+                transpose(self.before[i])[..., None, :, :],
             )
             for i in range(len(self.weights))
         ]
@@ -176,15 +176,15 @@ class LinearHessian(Hessian):
         out = []
         for i in reversed(range(len(self.weights))):
             before = self.before[i][..., None, :, :]
-            step = xp.matmul(d_back, _t(before))
+            step = xp.matmul(d_back, transpose(before))
             if self.part != "ggn":
-                step = step + xp.matmul(back, _t(d_before[i]))
+                step = step + xp.matmul(back, transpose(d_before[i]))
             out.append(step)
             w = self.weights[i][..., None, :, :]
-            d_back = xp.matmul(_t(w), d_back)
+            d_back = xp.matmul(transpose(w), d_back)
             if self.part != "ggn":
-                d_back = d_back + xp.matmul(_t(changes[i]), back)
-                back = xp.matmul(_t(w), back)
+                d_back = d_back + xp.matmul(transpose(changes[i]), back)
+                back = xp.matmul(transpose(w), back)
         return self.join(out[::-1])
 
     def _forward(self, changes: list[Array]) -> list[Array]:
@@ -221,7 +221,7 @@ class LinearHessian(Hessian):
         for k in layers:
             for l in range(1, k):  # noqa: E741
                 p, s, middle = self.before[l - 1], self.after[k], self.between(k, l)
-                outer = xp.matmul(xp.matmul(p, _t(self.slope)), s)
+                outer = xp.matmul(xp.matmul(p, transpose(self.slope)), s)
                 size = self.dims[l] if middle is None else _square(middle)
                 total = total + 2 * _square(outer) * size
                 if self.part == "hessian":
@@ -236,24 +236,28 @@ class LinearHessian(Hessian):
             both = xp.matmul(
                 xp.reshape(self.bend.tensor(), size), xp.reshape(self._jacobian_gram(), size)
             )
-            return xp.sum(both * _t(both), axis=(-2, -1))
+            return xp.sum(both * transpose(both), axis=(-2, -1))
         total = 0
-        outer = [xp.matmul(s, _t(s)) for s in self.after[1:]]
-        inner = [xp.matmul(self.bend.variance, xp.matmul(_t(p), p)) for p in self.before[:-1]]
+        outer = [xp.matmul(s, transpose(s)) for s in self.after[1:]]
+        inner = [
+            xp.matmul(self.bend.variance, xp.matmul(transpose(p), p)) for p in self.before[:-1]
+        ]
         for a, b in zip(outer, inner, strict=True):
             for c, d in zip(outer, inner, strict=True):
-                total = total + xp.sum(a * c, axis=(-2, -1)) * xp.sum(b * _t(d), axis=(-2, -1))
+                total = total + xp.sum(a * c, axis=(-2, -1)) * xp.sum(
+                    b * transpose(d), axis=(-2, -1)
+                )
         return total
 
     def _overlap(self, k: int, l: int, outer: Array, middle: Array | None) -> Array:  # noqa: E741
         """Return the inner product of the two parts' blocks for layers k > l."""
         xp = api.array_namespace(self.weights[0])
         if isinstance(self.bend, Separable):
-            left = xp.matmul(_t(self.after[k]), self.after[l])
+            left = xp.matmul(transpose(self.after[k]), self.after[l])
             data = xp.matmul(self.before[k - 1], self.bend.variance)
-            right = xp.matmul(data, _t(self.before[l - 1]))
+            right = xp.matmul(data, transpose(self.before[l - 1]))
             if middle is not None:
-                right = xp.matmul(_t(middle), right)
+                right = xp.matmul(transpose(middle), right)
             chain = xp.matmul(xp.matmul(outer, left), right)
             return xp.sum(xp.linalg.diagonal(chain), axis=-1)
         # The functional block maps dW_l to Sₖᵀ G Pₗᵀ dW_lᵀ (middle)ᵀ; meet it with J_kᵀ B J_l entry
@@ -265,10 +269,10 @@ class LinearHessian(Hessian):
         )
         moved = xp.matmul(xp.matmul(self.after[l], basis), self.before[l - 1])
         bent = self.bend(moved)
-        ggn = xp.matmul(xp.matmul(_t(self.after[k]), bent), _t(self.before[k - 1]))
-        functional = xp.matmul(_t(outer), _t(basis))
+        ggn = xp.matmul(xp.matmul(transpose(self.after[k]), bent), transpose(self.before[k - 1]))
+        functional = xp.matmul(transpose(outer), transpose(basis))
         if middle is not None:
-            functional = xp.matmul(functional, _t(middle))
+            functional = xp.matmul(functional, transpose(middle))
         return xp.sum(ggn * functional)
 
     def _jacobian_gram(self) -> Array:
@@ -276,14 +280,10 @@ class LinearHessian(Hessian):
         xp = api.array_namespace(self.weights[0])
         total = 0
         for i in range(len(self.weights)):
-            outer = xp.matmul(self.after[i + 1], _t(self.after[i + 1]))
-            inner = xp.matmul(_t(self.before[i]), self.before[i])
+            outer = xp.matmul(self.after[i + 1], transpose(self.after[i + 1]))
+            inner = xp.matmul(transpose(self.before[i]), self.before[i])
             total = total + outer[..., :, None, :, None] * inner[..., None, :, None, :]
         return total
-
-
-def _t(matrix: Array) -> Array:
-    return api.array_namespace(matrix).matrix_transpose(matrix)
 
 
 def _square(matrix: Array) -> Array:

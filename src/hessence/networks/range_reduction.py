@@ -13,7 +13,7 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, epsilon, integers, to_numpy
+from hessence.arrays import Array, epsilon, integers, to_numpy, transpose
 from hessence.blocks import Block, Isometry
 from hessence.networks.linear_hessian import LinearHessian
 
@@ -28,7 +28,7 @@ class RangeReduction:
         self._xp = api.array_namespace(H.slope)
         self._hessian = H
         self._bases = [
-            (self._leading(_t(H.after[i + 1])), self._leading(H.before[i]))
+            (self._leading(transpose(H.after[i + 1])), self._leading(H.before[i]))
             for i in range(len(H.weights))
         ]
 
@@ -64,7 +64,7 @@ class RangeReduction:
             part = eye[:, start : min(start + CHUNK, self.size)]
             columns.append(self._restrict(H._apply(self._carry(part, active=True))))
         matrix = xp.concat(columns, axis=-1)
-        matrix = (matrix + _t(matrix)) / 2
+        matrix = (matrix + transpose(matrix)) / 2
 
         def isometry(active: bool) -> Isometry:
             return lambda coordinates, copies: self._carry(coordinates[..., None] * copies, active)
@@ -87,7 +87,7 @@ class RangeReduction:
             padded = xp.zeros((1, int(coordinates.shape[-1])), dtype=coordinates.dtype)
         spread = xp.take(padded, integers(source, coordinates), axis=0)
         pieces = [
-            xp.matmul(xp.matmul(rows, piece), _t(columns))
+            xp.matmul(xp.matmul(rows, piece), transpose(columns))
             for piece, ((rows, _), (columns, _)) in zip(
                 self._hessian.split(spread), self._bases, strict=True
             )
@@ -98,14 +98,10 @@ class RangeReduction:
         """Return the seen coordinates (count, n) of vectors (p, n)."""
         xp = self._xp
         pieces = [
-            xp.matmul(xp.matmul(_t(rows), piece), columns)
+            xp.matmul(xp.matmul(transpose(rows), piece), columns)
             for piece, ((rows, _), (columns, _)) in zip(
                 self._hessian.split(vectors), self._bases, strict=True
             )
         ]
         chosen = integers(np.flatnonzero(self._active), vectors)
         return xp.take(self._hessian.join(pieces), chosen, axis=0)
-
-
-def _t(matrix: Array) -> Array:
-    return api.array_namespace(matrix).matrix_transpose(matrix)

@@ -76,7 +76,7 @@ class SelfAttention:
 
     Parameters
     ----------
-    w_v : array (...)
+    w_v : array (...) or (..., 1)
         The value weight, a number for each network.
     w_q, w_k : array (..., d_K)
         Query and key weights. Leading dimensions are a batch of networks.
@@ -116,6 +116,8 @@ class SelfAttention:
         require_shape("w_q", self.w_q, ("d_K",), batch=True)
         require_same_shape(w_q=self.w_q, w_k=self.w_k)
         batch = self.batch_shape
+        if tuple(self.w_v.shape) == (*batch, 1):
+            self.w_v = self.w_v[..., 0]
         if tuple(self.w_v.shape) not in (batch, ()):
             raise ValueError(
                 f"w_v must have shape {batch}, one number for each network, "

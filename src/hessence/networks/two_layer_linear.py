@@ -35,7 +35,7 @@ class TwoLayerLinear(LinearNetwork):
     (500000, 'narrow twin', 399980)
     """
 
-    def __init__(self, W1: Array, W2: Array, *, multipliers: Any = None) -> None:
+    def __init__(self, W1: Array, W2: Array, multipliers: Any = None) -> None:
         _, W1, W2 = floating(W1=W1, W2=W2)
         require_shape("W1", W1, ("m", "D"), batch=True)
         require_shape("W2", W2, ("K", int(W1.shape[-2])), batch=True)
