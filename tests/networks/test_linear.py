@@ -288,3 +288,48 @@ def test_bad_data(x, y, loss, words):
     net = hs.TwoLayerLinear(np.ones((4, 3)), np.ones((2, 4)))
     with pytest.raises(ValueError, match=words):
         net.hessian(x, y, loss)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        random_case((20, 60, 15), seed=20, scale=0.2, samples=30),
+        random_case((12, 20, 30, 20, 6), seed=21, scale=0.25, samples=40),
+        random_case((1, 40, 30, 1), seed=22, scale=0.3),
+        aligned_case((25, 30, 28), np.linspace(0.2, 2.0, 25)[:, None] * [1.0, 1.1], seed=23),
+        aligned_case((20, 22, 24, 18), np.linspace(0.2, 1.5, 18)[:, None] * [1.0, 0.9, 1.2], 24),
+    ],
+    ids=["two layers", "deep", "one in one out", "aligned two", "aligned three"],
+)
+def test_large_networks_against_dense_autodiff(case):
+    H = operator(case)
+    spectrum = H.spectrum()
+    values = np.linalg.eigvalsh(case.hessian)[::-1]
+    np.testing.assert_allclose(spectrum.eigenvalues, values, rtol=0, atol=1e-11 * case.norm)
+    ggn = np.linalg.eigvalsh(case.ggn)[::-1]
+    np.testing.assert_allclose(H.ggn.spectrum().eigenvalues, ggn, rtol=0, atol=1e-11 * case.norm)
+    assert spectrum.verify(case.hessian).worst < 1e-11
+
+
+@pytest.mark.parametrize("which", ["LA", "SA", "LM", "BE"])
+@pytest.mark.parametrize("residual", [0.0, 0.3, 5.0])
+def test_the_top_of_wide_networks_through_their_twin(which, residual):
+    rng = np.random.default_rng(25)
+    W1, W2 = rng.normal(size=(40, 3)) / 6, rng.normal(size=(2, 40)) / 6
+    x = rng.normal(size=(30, 3))
+    y = x @ (W2 @ W1).T + residual * rng.normal(size=(30, 2))
+    H = hs.TwoLayerLinear(W1, W2).hessian(x, y)
+    values = np.linalg.eigvalsh(H.dense())[::-1]
+    order = {"LA": -values, "SA": values, "LM": -np.abs(values)}
+    if which == "BE":
+        expected = np.concatenate([values[:2], values[-2:]])
+    else:
+        expected = np.sort(values[np.argsort(order[which], stable=True)[:4]])[::-1]
+    found = H.top(4, which, tol=1e-10)
+    norm = np.abs(values).max()
+    np.testing.assert_allclose(np.abs(found.eigenvalues), np.abs(expected), atol=1e-8 * norm)
+    defect = H @ found.vectors - found.eigenvalues * found.vectors
+    assert np.linalg.norm(defect, axis=0).max() < 1e-8 * norm
+    started = H.top(4, which, tol=1e-10, v0=found.vectors[:, 0])
+    np.testing.assert_allclose(np.abs(started.eigenvalues), np.abs(expected), atol=1e-8 * norm)

@@ -6,16 +6,16 @@ to Q, whose image is not. Together they hold all the images there are,
 .. math:: H Q = Q T + F C,
 
 so that a vector :math:`z = Q y` has the residual
-:math:`\|Hz - \theta z\|^2 = \|(T - \theta) y\|^2 + \|C y\|^2`, without another product. Multiplying a
-pending vector moves it into Q, and what its image has outside of the basis becomes a new pending
-vector. With one pending vector this is Lanczos' recurrence with full reorthogonalisation, with b of
-them block (or band) Lanczos; a random vector may join the pending ones at any time, and Q may be
-replaced by any QY, as long as the columns of Y span a space on which T acts (Wu & Simon's thick
-restart, SIAM J. Matrix Anal. Appl. 22, 2000).
+:math:`\|Hz - \theta z\|^2 = \|(T - \theta) y\|^2 + \|C y\|^2`, without another product.
+Multiplying a pending vector moves it into Q, and what its image has outside of the basis becomes a
+new pending vector. With one pending vector this is Lanczos' recurrence with full
+reorthogonalisation, with b of them block (or band) Lanczos; a random vector may join the pending
+ones at any time, and Q may be replaced by any QY, as long as the columns of Y span a space on which
+T acts (Wu & Simon's thick restart, SIAM J. Matrix Anal. Appl. 22, 2000).
 
-How this differs from the textbook: T is kept as it was measured, not as the recurrence says it should
-be. Its asymmetry is what rounding (or an operator that is not symmetric) has done, and it is part of
-the residual above.
+How this differs from the textbook: T is kept as it was measured, not as the recurrence says it
+should be. Its asymmetry is what rounding (or an operator that is not symmetric) has done, and it is
+part of the residual above.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ class Basis:
         """
         before, known = self.total, couplings.shape[-1]
         inside, remainder = self._orthogonalise(columns)
-        factor = self._append(remainder, np.full(inside.shape[:-2] + inside.shape[-1:], 1e-3))
+        threshold = NEGLIGIBLE * epsilon(columns)
+        factor = self._append(remainder, np.full((*self._batch, inside.shape[-1]), threshold))
         self._image[..., :before, :known] += inside @ couplings
         self._image[..., before : self.total, :known] += factor @ couplings
 

@@ -11,7 +11,9 @@ import array_api_compat as api
 import numpy as np
 
 from hessence.arrays import Array, floating, like
-from hessence.krylov.lanczos import Findings, Request, Search, dense
+from hessence.krylov.dense import dense
+from hessence.krylov.findings import Findings, Request
+from hessence.krylov.lanczos import Search
 from hessence.krylov.operands import Operand, operand
 from hessence.krylov.results import ConvergenceWarning, Eigenpairs
 from hessence.krylov.selection import Which, require_which

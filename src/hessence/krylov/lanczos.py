@@ -18,18 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hessence.arrays import Array, epsilon, like, to_numpy
+from hessence.arrays import Array, epsilon
 from hessence.krylov.basis import Basis
+from hessence.krylov.findings import ATTAINABLE, ROUNDING, Findings, Request
 from hessence.krylov.missed import look_for_missed
 from hessence.krylov.operands import Operand
-from hessence.krylov.projected import Numbers, eigensystem
-from hessence.krylov.selection import Which, hiding_places, preference
-
-ATTAINABLE = 16
-"""Residuals below this many ε · ‖H‖ are not asked for: rounding keeps them there."""
-
-ROUNDING = 16
-"""What rounding may add to an eigenvalue's error, in ε · ‖H‖, for each time the basis is made anew."""
+from hessence.krylov.projected import Numbers
+from hessence.krylov.selection import hiding_places, preference
 
 SEARCH_ROOM = 16
 """How many vectors a search for missed copies may add to the basis, if that is all the room there is."""
@@ -39,39 +34,6 @@ HIDDEN = 0.003
 
 USUAL = 10.0
 """The nω that chance gives a random vector with one direction, but for once in six hundred times."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked for, checked; names as in ``hs.eigenpairs``."""
-
-    k: int
-    which: Which
-    tol: float
-    ncv: int
-    limit: int
-    block: int
-    max_products: int
-    confidence: float
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Ritz pairs of the wanted end, the most wanted first, and how good they are.
-
-    Numbers are in units of `scale`, (*batch,); `values`, `residuals`, `resolved` are (*batch, k).
-    """
-
-    values: Numbers
-    rows: Array
-    residuals: Numbers
-    resolved: Numbers
-    asymmetry: Numbers
-    scale: Numbers
-    norm: Numbers
-    rounding: float
-    products: int
-    confidence: float | None
 
 
 @dataclass(frozen=True)
@@ -279,31 +241,3 @@ class Search:
             confidence=self._confidence,
         )
 
-
-def dense(operand: Operand, request: Request) -> Findings:
-    """Find the wanted eigenpairs from all n columns of the operator."""
-    reference, k = operand.reference, request.k
-    identity = np.tile(np.eye(operand.size), (*operand.batch, 1, 1))
-    matrix = to_numpy(operand(like(identity, reference))).astype(np.float64)
-    peak = np.abs(matrix).max(axis=(-2, -1))
-    scale = np.where(peak > 0, np.ldexp(1.0, np.frexp(peak)[1] - 1), 1.0)
-    matrix = matrix / scale[..., None, None]
-    values, vectors = eigensystem(matrix, reference)
-    order = preference(values, request.which)[..., :k]
-    norm = np.abs(values).max(axis=-1)
-    values = np.take_along_axis(values, order, axis=-1)
-    vectors = np.take_along_axis(vectors, order[..., None, :], axis=-1)
-    defect = np.linalg.norm(matrix @ vectors - vectors * values[..., None, :], axis=-2)
-    spacing = epsilon(reference)
-    return Findings(
-        values=values,
-        rows=like(np.ascontiguousarray(np.swapaxes(vectors, -1, -2)), reference),
-        residuals=defect,
-        resolved=defect <= max(request.tol, ATTAINABLE * spacing) * norm[..., None],
-        asymmetry=defect,
-        scale=scale,
-        norm=norm,
-        rounding=ROUNDING * spacing,
-        products=operand.size,
-        confidence=1.0,
-    )

@@ -1,0 +1,48 @@
+"""What is asked of a solver, and what it hands back, before it is dressed up for the user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hessence.arrays import Array
+from hessence.krylov.projected import Numbers
+from hessence.krylov.selection import Which
+
+ATTAINABLE = 16
+"""Residuals below this many ε · ‖H‖ are not asked for: rounding keeps them there."""
+
+ROUNDING = 16
+"""What rounding may add to an eigenvalue's error, in ε · ‖H‖, for each time the basis is made anew."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for, checked; names as in ``hs.eigenpairs``."""
+
+    k: int
+    which: Which
+    tol: float
+    ncv: int
+    limit: int
+    block: int
+    max_products: int
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Ritz pairs of the wanted end, the most wanted first, and how good they are.
+
+    Numbers are in units of `scale`, (*batch,); `values`, `residuals`, `resolved` are (*batch, k).
+    """
+
+    values: Numbers
+    rows: Array
+    residuals: Numbers
+    resolved: Numbers
+    asymmetry: Numbers
+    scale: Numbers
+    norm: Numbers
+    rounding: float
+    products: int
+    confidence: float | None
