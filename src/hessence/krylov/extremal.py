@@ -51,8 +51,8 @@ def eigenpairs(
     Parameters
     ----------
     H : operator or array
-        Symmetric, with ``.shape`` and ``@`` for vectors (n,) and columns (n, b): an operator of this
-        library, an array, a SciPy or curvlinops linear operator. A batch of them, of shape
+        Symmetric, with ``.shape`` and ``@`` for vectors (n,) and columns (n, b): an operator of
+        this library, an array, a SciPy or curvlinops linear operator. A batch of them, of shape
         (*batch, n, n), is solved in lock-step: ``@`` then takes columns (*batch, n, b).
     k : int
         How many eigenvalues, up to n.
@@ -94,17 +94,17 @@ def eigenpairs(
     -----
     An eigenvalue of H lies within ``errors`` of each value returned. That every wanted one is
     among them cannot be proved by products alone. Lanczos from one vector sees one copy of each
-    eigenvalue; the others are searched for afterwards, from a random vector in the complement of all
-    that was found, until none can be left but for a probability of 1 − `confidence`. That takes some
-    5 products if there is none, and is repeated for each one found.
+    eigenvalue; the others are searched for afterwards, from a random vector in the complement of
+    all that was found, until none can be left but for a probability of 1 − `confidence`. That takes
+    some 5 products if there is none, and is repeated for each one found.
 
     Operators of order n ≤ 64, those where the basis would span everything, and small ones that have
     not converged after n products, are solved densely by n products.
 
     References
     ----------
-    K. Wu and H. Simon, Thick-restart Lanczos method for large symmetric eigenvalue problems, SIAM J.
-    Matrix Anal. Appl. 22 (2000).
+    K. Wu and H. Simon, Thick-restart Lanczos method for large symmetric eigenvalue problems, SIAM
+    J. Matrix Anal. Appl. 22 (2000).
 
     Examples
     --------
@@ -243,14 +243,15 @@ def _message(findings: Findings, request: Request) -> str:
     worst = float((findings.residuals / norm)[open_].max())
     noise = float((findings.asymmetry / norm)[open_].max())
     said = (
-        f"{int(open_.sum())} of {open_.size} eigenvalues have residuals above {request.tol:.1e} · ‖H‖ "
-        f"(up to {worst:.1e}) after {findings.products} products: "
+        f"{int(open_.sum())} of {open_.size} eigenvalues have residuals above "
+        f"{request.tol:.1e} · ‖H‖ (up to {worst:.1e}) after {findings.products} products: "
     )
     if noise > worst / 2:
         return said + (
-            f"⟨u, Hv⟩ and ⟨v, Hu⟩ differ by as much, so H is not symmetric, or its products carry noise of "
-            f"{noise:.0e} · ‖H‖; check H, or ask for a larger tol."
+            "⟨u, Hv⟩ and ⟨v, Hu⟩ differ by as much, so H is not symmetric, or its products carry "
+            f"noise of {noise:.0e} · ‖H‖; check H, or ask for a larger tol."
         )
     return said + (
-        "raise max_products or ncv, ask for a larger tol, or go on from here with v0=result.vectors."
+        "raise max_products or ncv, ask for a larger tol, or go on from here with "
+        "v0=result.vectors."
     )

@@ -1,15 +1,15 @@
 r"""Thick-restart Lanczos for the ends of a spectrum, for one operator or a batch in lock-step.
 
 The basis grows along what the wanted Ritz vectors lack: with several pending vectors, those
-combinations come first in which the unresolved residuals are longest. A full basis is exchanged for
-the Ritz vectors nearest to the wanted ends (Wu & Simon 2000). The iteration ends when the residual of
-every wanted pair is small, and ``missed`` finds no further copies.
+combinations come first in which the unresolved residuals are longest. A full basis is exchanged
+for the Ritz vectors nearest to the wanted ends (Wu & Simon 2000). The iteration ends when the
+residual of every wanted pair is small, and ``missed`` finds no further copies.
 
 A Ritz value may also look converged while it only averages many eigenvalues: of H = I + 5 z zᵀ in a
-million dimensions a random vector sees little but the identity. In the notation of ``missed``, a Ritz
-pair (θ, z) has K(θ + d) = (1 + d²/r²)/ω, with r its residual and ω = cos² its overlap with the random
-start. So :math:`r \sqrt{n\omega}` measures how far out an eigenvalue may hide; where nω is more than
-chance makes it, that must be small too.
+million dimensions a random vector sees little but the identity. In the notation of ``missed``, a
+Ritz pair (θ, z) has K(θ + d) = (1 + d²/r²)/ω, with r its residual and ω = cos² its overlap with the
+random start. So :math:`r \sqrt{n\omega}` measures how far out an eigenvalue may hide; where nω is
+more than chance makes it, that must be small too.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from hessence.krylov.projected import Numbers
 from hessence.krylov.selection import hiding_places, preference
 
 SEARCH_ROOM = 16
-"""How many vectors a search for missed copies may add to the basis, if that is all the room there is."""
+"""How many vectors a search for missed copies may always add to the basis."""
 
 HIDDEN = 0.003
 """How far out, in ‖H‖, the weight of an eigenvalue in a random start may hide."""
 
 USUAL = 10.0
-"""The nω that chance gives a random vector with one direction, but for once in six hundred times."""
+"""The nω that a random vector has with one direction at most, but for once in six hundred times."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class _Ritz:
 
     @property
     def residuals(self) -> Numbers:
-        return np.hypot(self.inside, np.linalg.norm(self.couplings, axis=-2))
+        """The norms ‖Hz − θz‖."""
+        return _residuals(self.inside, self.couplings)
 
 
 class Search:
@@ -207,15 +208,15 @@ class Search:
         return True
 
     def _deflation(self, ritz: _Ritz, places: Numbers) -> Numbers:
-        """Return coordinates of the Ritz vectors to search beside: the wanted ones and other good ones.
+        """Return coordinates of the Ritz vectors to search beside: the wanted and other good ones.
 
-        More of them leave less of the spectrum to search in. But a missed eigenvector z must not hide
-        among them: a Ritz vector with residual r holds at most r/d of it, if their values differ by
-        d. So the best are taken while the squares of these add up to no more than a quarter.
+        More of them leave less of the spectrum to search in. But a missed eigenvector z must not
+        hide among them: a Ritz vector with residual r holds at most r/d of it, if their values
+        differ by d. So the best are taken while the squares of these add up to at most a quarter.
         """
         basis, k = self._basis, self._request.k
         inside, couplings = basis.residuals(ritz.values, ritz.coordinates)
-        residuals = np.hypot(inside, np.linalg.norm(couplings, axis=-2))
+        residuals = _residuals(inside, couplings)
         gaps = np.stack([places[..., i, 1:] - s * ritz.values for i, s in ((0, 1), (1, -1))])
         gap = np.min(np.where(np.isnan(gaps), np.inf, gaps), axis=0)
         share = np.square(residuals / np.where(gap > 0, gap, np.nan))
@@ -236,8 +237,12 @@ class Search:
             asymmetry=ritz.inside,
             scale=basis.scale,
             norm=basis.norm,
-            rounding=ROUNDING * self._epsilon * (1 + basis.restarts) ** 0.5,
+            rounding=ROUNDING * self._epsilon * (1 + basis.restarts + basis.count / 32) ** 0.5,
             products=basis.products,
             confidence=self._confidence,
         )
 
+
+def _residuals(inside: Numbers, couplings: Numbers) -> Numbers:
+    norms: Numbers = np.hypot(inside, np.linalg.norm(couplings, axis=-2))
+    return norms

@@ -12,10 +12,11 @@ polynomials :math:`p_j` bound the weight that the spectral measure of u can have
 .. math:: \omega(x) \le 1 / K(x), \quad K(x) = \sum_j p_j(x)^2, \quad
           \beta_{j+1} p_{j+1} = (x - \alpha_j) p_j - \beta_j p_{j-1} .
 
-K grows exponentially in the number of products wherever x lies beyond what is left of the spectrum, so
-a few of them say: an eigenvalue at x or beyond would have been met with more weight than 1/K, but for
-a probability of :math:`\delta = \sqrt{2N / (\pi K(x))}`. If on the other hand a copy is there, its
-Ritz value rises above all that is known, which the signs of the :math:`p_j` tell (Sturm).
+K grows exponentially in the number of products wherever x lies beyond what is left of the spectrum,
+so a few of them say: an eigenvalue at x or beyond would have been met with more weight than 1/K,
+but for a probability of :math:`\delta = \sqrt{2N / (\pi K(x))}`. If on the other hand a copy is
+there, its Ritz value rises above the least wanted one, which the signs of the :math:`p_j` tell
+(Sturm).
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def _search(
         searching = mass < enough
         if (searching & (ahead[..., 0] <= 0)).any():
             return Verdict(found=True, confidence=0.0)
-        # A coupling of zero ends the chain: all that u meets is known, and nothing hides there. What
-        # is settled stands still, or its polynomials would overflow in the end.
+        # A coupling of zero ends the chain: all that u meets is known, and nothing hides there.
+        # What is settled stands still, or its polynomials would overflow in the end.
         going = searching[..., None] & (onward > 0)
         before, now = now, np.where(going, ahead / np.where(onward > 0, onward, 1.0), 0.0)
         mass = np.where(searching, np.where(going[..., 0], mass + now[..., 1] ** 2, np.inf), mass)

@@ -57,8 +57,8 @@ class Operand:
 def operand(H: Any, v0: Any = None) -> Operand:
     """Check that H can be multiplied with, and find out the kind of its vectors.
 
-    That kind is H's own if H is an array or carries a ``_reference`` array; the kind of `v0` if not;
-    PyTorch if ``H.dtype`` is one of PyTorch's, as curvlinops has it; NumPy otherwise.
+    That kind is H's own if H is an array or carries a ``_reference`` array; the kind of `v0` if
+    not; PyTorch if ``H.dtype`` is one of PyTorch's, as curvlinops has it; NumPy otherwise.
     """
     if not hasattr(H, "shape") or not hasattr(type(H), "__matmul__"):
         raise TypeError(

@@ -13,7 +13,7 @@ SHOWN = 12
 
 
 class ConvergenceWarning(UserWarning):
-    """An iteration ended before it reached its tolerance; its partial result says how far it came."""
+    """An iteration ended before it reached its tolerance; its result says how far it came."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,7 +86,7 @@ class Eigenpairs:
         of = f" of each of {batch} operators" if batch else ""
         head = (
             f"{count} of {order} eigenvalues, {MEANING[self.which]}{of}: "
-            f"{self.method}, {self.products} products"
+            f"{self.method}, {self.products} product{'s' * (self.products != 1)}"
         )
         return "\n".join([head, *lines, *([] if self.converged else [f"  ! {self.message}"])])
 
