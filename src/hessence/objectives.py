@@ -19,6 +19,7 @@ import array_api_compat as api
 from hessence.arrays import Array, nonzero
 from hessence.losses import PointwiseLoss, Squared, as_loss
 from hessence.moments import Moments
+from hessence.summation import exact_product
 
 
 class Objective(Protocol):
@@ -59,8 +60,9 @@ class Quadratic:
         return self.floor() + slope * (slope / nonzero(2 * self.variance))
 
     def slope(self, coefficients: Array) -> Array:
-        """Return δ = σ² g − c."""
-        return self.variance * coefficients - self.covariance
+        """Return δ = σ² g − c, also near the solution, where the rounding of σ² g would show."""
+        fitted, lost = exact_product(self.variance + 0 * coefficients, coefficients)
+        return (fitted - self.covariance) + lost
 
     def curvature(self, coefficients: Array) -> Array:
         """Return σ²."""

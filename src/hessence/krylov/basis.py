@@ -26,6 +26,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence.arrays import Array, epsilon, like, to_numpy
+from hessence.krylov.inner import inner_products, lengths
 from hessence.krylov.projected import Numbers, eigensystem
 
 NEGLIGIBLE = 8
@@ -120,9 +121,9 @@ class Basis:
         xp = self._xp
         peak = xp.max(xp.abs(columns), axis=-2, keepdims=True)
         columns = columns / xp.where(peak == 0, xp.ones_like(peak), peak)
-        lengths = _lengths(columns)
+        norms = lengths(columns)
         _, columns = self._orthogonalise(columns)
-        self._append(columns, NEGLIGIBLE * epsilon(columns) * lengths)
+        self._append(columns, NEGLIGIBLE * epsilon(columns) * norms)
 
     def add_random(self, count: int = 1) -> None:
         """Let random vectors, uniform in the complement of the basis, join the pending ones."""
@@ -135,11 +136,11 @@ class Basis:
         images = self._scaled(self._product(columns))
         self.products += count
         coefficients, remainder = self._orthogonalise(images, self._first_coupled(count))
-        lengths = np.hypot(np.linalg.norm(coefficients, axis=-2), _lengths(remainder))
-        self.norm = np.maximum(self.norm, lengths.max(axis=-1))
+        norms = np.hypot(np.linalg.norm(coefficients, axis=-2), lengths(remainder))
+        self.norm = np.maximum(self.norm, norms.max(axis=-1))
         threshold = NEGLIGIBLE * epsilon(remainder) * self.norm
         self.count, self.pending = old + count, self.pending - count
-        factor = self._append(remainder, np.broadcast_to(threshold[..., None], lengths.shape))
+        factor = self._append(remainder, np.broadcast_to(threshold[..., None], norms.shape))
         self._image[..., :end, old : old + count] = coefficients
         self._image[..., end : self.total, old : old + count] = factor
 
@@ -232,9 +233,9 @@ class Basis:
         coefficients = np.zeros((*self._batch, self.total, int(columns.shape[-1])))
         for start in (first, 0) if self.total else ():
             rows = self._vectors[..., start : self.total, :]
-            part = xp.matmul(rows, columns)
-            columns = columns - xp.matmul(xp.matrix_transpose(rows), part)
-            coefficients[..., start:, :] += to_numpy(part)
+            part = inner_products(rows, columns)
+            columns = columns - xp.matmul(xp.matrix_transpose(rows), like(part, columns))
+            coefficients[..., start:, :] += part
         return coefficients, columns
 
     def _first_coupled(self, count: int) -> int:
@@ -250,21 +251,23 @@ class Basis:
         """Store columns, already orthogonal to the basis, as orthonormal vectors.
 
         A column no longer than its threshold is replaced by a random direction. Returns the
-        triangular R with columns = vectors · R; its rows of replaced columns are zero, and those of
-        columns that found no room are left out.
+        triangular R with columns = vectors · R, up to what was replaced. Columns that find no room
+        have all there is of them in the vectors before.
         """
         first, width = self.total, int(columns.shape[-1])
         stored = min(width, self._size - first)
         self.reserve(first + stored)
         factor = np.zeros((*self._batch, stored, width))
-        for j in range(stored):
+        for j in range(width):
             column = columns[..., j : j + 1]
             if j:
                 # A column that almost depends on its neighbours is mostly rounding once they are
                 # taken out, so the whole basis is taken out again.
                 coefficients, column = self._orthogonalise(column)
                 factor[..., :j, j] = coefficients[..., first:, 0]
-            length = _lengths(column)[..., 0]
+            if j >= stored:
+                continue
+            length = lengths(column)[..., 0]
             factor[..., j, j] = np.where(length > threshold[..., j], length, 0.0)
             column = self._fill(column, factor[..., j, j])
             self._vectors[..., first + j, :] = column[..., 0]
@@ -277,23 +280,10 @@ class Basis:
         if not lost.any():
             return column / like(length[..., None, None], column)
         _, fresh = self._orthogonalise(self._draw(1))
-        fresh = fresh / like(_lengths(fresh)[..., None, :], fresh)
+        fresh = fresh / like(lengths(fresh)[..., None, :], fresh)
         mask = xp.asarray(lost[..., None, None], device=api.device(column))
         divisor = like(np.where(lost, 1.0, length)[..., None, None], column)
         return xp.where(mask, fresh, column / divisor)
 
     def _draw(self, count: int) -> Array:
         return like(self._rng.normal(size=(*self._batch, self._size, count)), self._reference)
-
-
-def _lengths(columns: Array) -> Numbers:
-    """Return the lengths (*batch, b) of columns (*batch, n, b).
-
-    One by one, as sums over a contiguous axis: these are pairwise. PyTorch's norm, and its sums over
-    any other axis, are off by 1e-4 for a million numbers in single precision.
-    """
-    xp = api.array_namespace(columns)
-    each = [columns[..., j] for j in range(columns.shape[-1])]
-    squares = xp.stack([xp.sum(column * column, axis=-1) for column in each], axis=-1)
-    lengths: Numbers = np.sqrt(to_numpy(squares).astype(np.float64))
-    return lengths

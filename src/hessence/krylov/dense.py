@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hessence.arrays import epsilon, like, to_numpy
-from hessence.krylov.findings import ATTAINABLE, ROUNDING, Findings, Request
+from hessence.krylov.findings import ROUNDING, Findings, Request
 from hessence.krylov.operands import Operand
 from hessence.krylov.projected import eigensystem
 from hessence.krylov.selection import preference
@@ -30,7 +30,7 @@ def dense(operand: Operand, request: Request) -> Findings:
         values=values,
         rows=like(np.ascontiguousarray(np.swapaxes(vectors, -1, -2)), reference),
         residuals=defect,
-        resolved=defect <= max(request.tol, ATTAINABLE * spacing) * norm[..., None],
+        resolved=defect <= request.tol * norm[..., None],
         asymmetry=defect,
         scale=scale,
         norm=norm,

@@ -10,11 +10,11 @@ from typing import Any, cast
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, floating, like
+from hessence.arrays import Array, epsilon, floating, like
 from hessence.krylov.dense import dense
-from hessence.krylov.findings import Findings, Request
+from hessence.krylov.findings import ATTAINABLE, Findings, Request
 from hessence.krylov.lanczos import Search
-from hessence.krylov.operands import Operand, operand
+from hessence.krylov.operands import Operand, operand, plain
 from hessence.krylov.results import ConvergenceWarning, Eigenpairs
 from hessence.krylov.selection import Which, require_which
 
@@ -68,16 +68,19 @@ def eigenpairs(
     rng : int or numpy.random.Generator
         The source of random vectors. The same seed gives the same result.
     ncv : int, optional
-        How many vectors to keep at most, beside those that wait for a product. By default
-        max(2 k + 20, 40); more need fewer products.
+        How many vectors to keep at most, beside those that wait for a product; more need fewer
+        products. By default max(2 k + 20, 40), or up to eight times as many where convergence is
+        slow and they hold no more than 2²⁴ numbers.
     block : int
         How many vectors to multiply at once. More than one needs more products in all, which pays
         where the operator multiplies several vectors at the price of one.
     max_products : int, optional
-        Give up after so many products. By default max(1000, 100 k).
+        Give up after so many products. By default max(1000, 100 k), and 2 n if n is small enough
+        for the dense route.
     confidence : float, optional
-        How sure to be that no copy of a multiple eigenvalue is missed, see Notes. By default 0.99;
-        0, that is without a search, if `v0` has k columns.
+        How sure to be that no copy of a multiple eigenvalue is missed, see Notes. By default 0.99,
+        or 0, that is without a search, if `v0` has k columns; ask for a search to guard against a
+        `v0` that has no part in a wanted eigenvector.
 
     Returns
     -------
@@ -96,10 +99,12 @@ def eigenpairs(
     among them cannot be proved by products alone. Lanczos from one vector sees one copy of each
     eigenvalue; the others are searched for afterwards, from a random vector in the complement of
     all that was found, until none can be left but for a probability of 1 − `confidence`. That takes
-    some 5 products if there is none, and is repeated for each one found.
+    some 5 products if there is none, and is repeated for each one found. Values closer together
+    than tol · ‖H‖ count as copies. For k = 1 there is nothing to search for; with a loose tolerance
+    (1e-2) a random start that hardly meets the first eigenvector may settle for the second.
 
-    Operators of order n ≤ 64, those where the basis would span everything, and small ones that have
-    not converged after n products, are solved densely by n products.
+    Operators of order n ≤ 64, those where the basis would span everything, and those of at most
+    2²³ entries that have not converged after n products, are solved densely by n products.
 
     References
     ----------
@@ -159,13 +164,20 @@ def _request(
     if max_products is None:
         max_products = max(1000, 100 * k, 2 * width, 2 * n if _fits(subject) else 0)
     else:
-        _require_int("max_products", max_products, max(k, width), None)
+        _require_int("max_products", max_products, max(k, width, block), None)
     if confidence is None:
         confidence = 0.0 if width >= k else CONFIDENCE
     elif not 0 <= confidence < 1:
         raise ValueError(f"confidence must be at least 0 and below 1, got {confidence!r}.")
     return Request(
-        k, cast(Which, which), float(tol), ncv, limit, block, max_products, float(confidence)
+        k=int(k),
+        which=cast(Which, which),
+        tol=max(float(tol), ATTAINABLE * epsilon(subject.reference)),
+        ncv=int(ncv),
+        limit=int(limit),
+        block=int(block),
+        max_products=int(max_products),
+        confidence=float(confidence),
     )
 
 
@@ -186,16 +198,14 @@ def _start(v0: Any, subject: Operand) -> Array:
         return None
     xp, start = floating(("H", subject.reference), v0=v0)
     start = xp.astype(start, subject.reference.dtype, copy=False)
-    if api.is_torch_array(start):
-        start = start.detach()
+    start = plain(start)
     lead = (*subject.batch, subject.size)
-    if tuple(start.shape) == lead:
-        start = start[..., None]
-    if tuple(start.shape[:-1]) != lead or start.shape[-1] > subject.size:
+    given = tuple(start.shape)
+    if given == lead:
+        return start[..., None]
+    if given[:-1] != lead or given[-1] > subject.size:
         shown = ", ".join(map(str, lead))
-        raise ValueError(
-            f"v0 must have shape ({shown}) or ({shown}, b) with b ≤ n, got {tuple(v0.shape)}."
-        )
+        raise ValueError(f"v0 must have shape ({shown},) or ({shown}, b) with b ≤ n, got {given}.")
     return start
 
 

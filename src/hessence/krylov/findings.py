@@ -12,7 +12,7 @@ ATTAINABLE = 16
 """Residuals below this many ε · ‖H‖ are not asked for: rounding keeps them there."""
 
 ROUNDING = 16
-"""What rounding may add to an error, in ε · ‖H‖; restarts and large bases add to that."""
+"""What rounding may add to an error, in ε · ‖H‖; restarts add to that."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import numpy as np
 
 from hessence.arrays import Array, epsilon
 from hessence.krylov.basis import Basis
-from hessence.krylov.findings import ATTAINABLE, ROUNDING, Findings, Request
+from hessence.krylov.findings import ROUNDING, Findings, Request
 from hessence.krylov.missed import look_for_missed
 from hessence.krylov.operands import Operand
 from hessence.krylov.projected import Numbers
@@ -72,7 +72,7 @@ class Search:
     ) -> None:
         self._size, self._request = operand.size, request
         self._epsilon = epsilon(operand.reference)
-        self._tol = max(request.tol, ATTAINABLE * self._epsilon)
+        self._tol = request.tol
         self._ncv, self._limit = min(request.ncv, operand.size), min(request.limit, operand.size)
         self._basis = basis = Basis(operand, operand.batch, operand.size, operand.reference, rng)
         width = request.block if start is None else int(start.shape[-1])
@@ -188,8 +188,9 @@ class Search:
         basis, request = self._basis, self._request
         if not request.confidence or self._confidence is not None:
             return False
-        margin = self._tol * basis.norm
-        places = hiding_places(ritz.values[..., : request.k], request.which, margin)
+        # A random start meets every eigenvalue; a given one may have missed more than copies.
+        wanted, margin = ritz.values[..., : request.k], self._tol * basis.norm
+        places = hiding_places(wanted, request.which, margin, copies_only=self._random)
         products = min(max(SEARCH_ROOM, basis.products // 2), request.max_products - basis.products)
         if np.isnan(places).all() or products <= 0 or basis.total >= self._size:
             return False
@@ -237,7 +238,7 @@ class Search:
             asymmetry=ritz.inside,
             scale=basis.scale,
             norm=basis.norm,
-            rounding=ROUNDING * self._epsilon * (1 + basis.restarts + basis.count / 32) ** 0.5,
+            rounding=ROUNDING * self._epsilon * (1 + basis.restarts) ** 0.5,
             products=basis.products,
             confidence=self._confidence,
         )

@@ -49,12 +49,15 @@ def preference(values: Numbers, which: Which) -> Numbers:
     return np.broadcast_to(order, values.shape)
 
 
-def hiding_places(wanted: Numbers, which: Which, margin: Numbers) -> Numbers:
-    """Return where a value must lie to count as missed, and where a copy of a found one would.
+def hiding_places(
+    wanted: Numbers, which: Which, margin: Numbers, *, copies_only: bool = True
+) -> Numbers:
+    """Return where a value must lie to count as missed, and where to look for one.
 
-    A copy of the least wanted value changes nothing; a copy of any other pushes that one out. So on
-    either side of the spectrum the first number is the least wanted value, moved outwards by the
-    margin, and the second the nearest wanted value beyond that; NaN where there is none.
+    On either side of the spectrum the first number is the least wanted value, moved outwards by the
+    margin. A copy of that value changes nothing; a copy of any other would push it out. So the
+    second number is the nearest wanted value beyond the first; or, if not only copies are looked
+    for, the first again. NaN where there is nothing to look for.
 
     Parameters
     ----------
@@ -64,6 +67,8 @@ def hiding_places(wanted: Numbers, which: Which, margin: Numbers) -> Numbers:
         How they were chosen.
     margin : array (*batch,)
         Below which differences do not matter.
+    copies_only : bool
+        Whether only copies of the values found may have been missed.
 
     Returns
     -------
@@ -78,13 +83,11 @@ def hiding_places(wanted: Numbers, which: Which, margin: Numbers) -> Numbers:
     sides = []
     for sign in (1, -1):
         members, bound = _side(sign * wanted, which, sign)
-        edge = (bound + margin)[..., None]
-        copies = np.where(members & (sign * wanted > edge), sign * wanted, np.inf)
-        nearest = copies.min(axis=-1)
-        missing = np.isinf(nearest)
-        sides.append(
-            np.stack([np.where(missing, np.nan, n) for n in (edge[..., 0], nearest)], axis=-1)
-        )
+        edge = bound + margin
+        beyond = members & (sign * wanted > edge[..., None])
+        nearest = np.where(beyond, sign * wanted, np.inf).min(axis=-1) if copies_only else edge
+        nothing = np.isinf(nearest)
+        sides.append(np.stack([np.where(nothing, np.nan, x) for x in (edge, nearest)], axis=-1))
     return np.stack(sides, axis=-2)
 
 

@@ -34,6 +34,7 @@ from hessence.networks.products import (
 )
 from hessence.operators import Hessian
 from hessence.spectra import Spectrum
+from hessence.summation import exact_product
 
 ASSUMPTION_TOLERANCE = 32
 """The paper's assumptions count as met if they are off by at most this many ε, relative."""
@@ -307,7 +308,7 @@ class AffineHessian(Hessian):
 
         flat = 3 * int(self.w.shape[-1]) - 2
         return [
-            Block(matrix, ("outlier", "outlier"), lambda _: span),
+            Block(matrix, ("outlier", "outlier"), lambda _: span, values=_ggn_values(matrix, self)),
             Block(0 * matrix[..., :1, :1], ("flat",), lambda _: rest, flat),
         ]
 
@@ -328,22 +329,48 @@ class AffineHessian(Hessian):
 def _triple_values(matrix: Array) -> Array:
     r"""Return the roots of λ²(λ − T) = h²(λ − ω), T the trace, each to full relative accuracy.
 
-    The 3 × 3 solver finds them to ε‖B‖. The polynomial, evaluated as it stands here, is accurate
-    near its small roots too, so Newton recovers their digits; a step longer than the solver's own
-    error can only be noise (at a double root) and is not taken.
+    The 3 × 3 solver finds them to ε‖B‖, which is enough for the largest, λ₁ (of −B, if T < 0). The
+    other two are the roots of λ² + qλ − p with q = λ₁ − T = h²(λ₁ − ω)/λ₁² and p = h²ω/λ₁, neither
+    of which cancels unless λ₁ is almost double; then no root is small.
     """
     xp = api.array_namespace(matrix)
-    scale = nonzero(xp.max(xp.abs(matrix), axis=(-2, -1)))[..., None]
-    scaled = matrix / scale[..., None]
-    roots = eigenvalues(scaled)
-    height = scaled[..., 0, 1, None]
-    of_w = scaled[..., 2, 2, None]
-    trace = scaled[..., 0, 0, None] + of_w
-    square = height * height
-    for _ in range(2):
-        value = roots * roots * (roots - trace) - square * (roots - of_w)
-        steepness = roots * (3 * roots - 2 * trace) - square
-        step = value / nonzero(steepness)
-        trusted = xp.abs(step) <= 64 * epsilon(matrix)
-        roots = xp.where(trusted, roots - step, roots)
-    return scale * roots
+    scale = nonzero(xp.max(xp.abs(matrix), axis=(-2, -1)))
+    sign = xp.where(
+        matrix[..., 0, 0] + matrix[..., 2, 2] < 0, -xp.ones_like(scale), xp.ones_like(scale)
+    )
+    scaled = (sign / scale)[..., None, None] * matrix
+    rough = eigenvalues(scaled)
+    first = nonzero(rough[..., 0])
+    height, of_b, of_w = scaled[..., 0, 1], scaled[..., 0, 0], scaled[..., 2, 2]
+    ratio = height / first
+    # λ₁ − ω cancels where ω is most of λ₁; the same equation gives it as a quotient there.
+    steep = nonzero((1 - ratio) * (1 + ratio))
+    apart = xp.where(of_w < 0.75 * first, first - of_w, of_b / steep)
+    drop = ratio * ratio * apart
+    product = height * ratio * of_w
+    # The roots −q/2 ± √(q²/4 + p) have opposite signs: the lower one adds up, the upper follows.
+    lower = -(drop / 2 + xp.sqrt(drop * drop / 4 + product))
+    upper = -product / nonzero(lower)
+    double = 2 * rough[..., 1] > first
+    upper, lower = (xp.where(double, rough[..., i], root) for i, root in ((1, upper), (2, lower)))
+    values = xp.stack([rough[..., 0], upper, lower], axis=-1)
+    values = xp.where(sign[..., None] < 0, -xp.flip(values, axis=-1), values)
+    return scale[..., None] * values
+
+
+def _ggn_values(matrix: Array, hessian: AffineHessian) -> Array:
+    """Return the eigenvalues of R S Rᵀ, the smaller from the determinant det S · det N, N = RᵀR."""
+    xp = api.array_namespace(matrix)
+    rough = eigenvalues(matrix)
+    outer = xp.where(xp.abs(rough[..., 0]) < xp.abs(rough[..., 1]), rough[..., 1], rough[..., 0])
+    s = hessian.curvature
+    first, lost = exact_product(s[..., 0, 0], s[..., 1, 1])
+    second, lost_too = exact_product(s[..., 0, 1], s[..., 0, 1])
+    of_s = (first - second) + (lost - lost_too)
+    ww, vv, bb = (xp.vecdot(a, a) for a in (hessian.w, hessian.v, hessian.b))
+    share = xp.vecdot(hessian.v, hessian.b) / nonzero(vv)
+    across = hessian.b - share[..., None] * hessian.v
+    size = nonzero(ww + vv + bb)
+    of_n = ww + (vv / size) * xp.vecdot(across, across)
+    inner = of_s * (of_n / nonzero(outer / size))
+    return xp.stack([xp.maximum(outer, inner), xp.minimum(outer, inner)], axis=-1)
