@@ -324,3 +324,34 @@ def test_a_batch_sorts_every_network_for_itself():
 def test_labels_of_networks(kind, labels):
     s = typical(kind, m=4, d=3).hessian_operator.spectrum()
     assert {space.label for space in s.spaces} == labels
+
+
+def test_pickles_keep_values_and_labels():
+    import copy
+    import pickle
+
+    net = hs.ScalarLinear([1.0, 2.0, 0.5], [0.5, 1.0, 1.0])
+    spectrum = net.hessian([1.0, -1.0], [2.0, -1.0]).spectrum()
+    for twin in (pickle.loads(pickle.dumps(spectrum)), copy.deepcopy(spectrum)):
+        assert twin == spectrum
+        with pytest.raises(ValueError, match="compute it again"):
+            twin.spaces[0].vectors()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"values": [float("nan")]}, {"multiplicities": [-1]}, {"dtype": "object"}, {"values": [1, 2]}],
+)
+def test_damaged_data_are_refused(changes):
+    whole = {
+        "format": "hessence.spectrum/1",
+        "method": "closed form",
+        "exact": True,
+        "dtype": "float64",
+        "labels": ["bulk"],
+        "values": [1.0],
+        "multiplicities": [2],
+    }
+    assert len(hs.Spectrum.from_dict(whole)) == 2
+    with pytest.raises(ValueError, match="data is not"):
+        hs.Spectrum.from_dict(whole | changes)

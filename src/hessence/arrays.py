@@ -143,6 +143,8 @@ def _common_namespace(arguments: dict[str, Any]) -> Namespace:
 
 
 def _as_array(name: str, value: Any, xp: Namespace) -> Array:
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} must not be a masked array: drop or fill what it masks.")
     if api.is_array_api_obj(value):
         return value
     if isinstance(value, (list, tuple, int, float)):

@@ -54,6 +54,8 @@ class Certificate:
 
 def certify(spectrum: Spectrum, H: Any, *, samples: int, rng: Any) -> Certificate:
     """Test eigenvectors, trace and squared norm of a spectrum against an operator."""
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}.")
     values = to_numpy(spectrum.values)
     if values.ndim > 1:
         raise ValueError("verify takes one network at a time; pick one of the batch first.")

@@ -321,6 +321,8 @@ class Spectrum:
             raise ValueError(f"data is not a complete spectrum: {error}.") from error
         if values.shape != counts.shape or values.shape[-1:] != labels.shape:
             raise ValueError("data is not a complete spectrum: its lists differ in length.")
+        if values.dtype.kind != "f" or not np.isfinite(values).all() or (counts < 0).any():
+            raise ValueError("data is not a spectrum: it needs finite values and multiplicities.")
         self = cls.__new__(cls)
         self.method, self.exact, self._blocks = method, exact, ()
         self._xp = api.array_namespace(values)
@@ -341,6 +343,10 @@ class Spectrum:
         return isinstance(other, Spectrum) and self.to_dict() == other.to_dict()
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Eigenvectors are functions of the network; a copy in another process goes without them.
+        return Spectrum.from_dict, (self.to_dict(),)
 
     def __repr__(self) -> str:
         rows = [
