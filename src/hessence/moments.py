@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import array_api_compat as api
 
-from hessence.arrays import Array, floating
+from hessence.arrays import Array, floating, require_shape
 
 SUMS = ("sum_x", "sum_y", "sum_xx", "sum_yx", "sum_yy")
 
@@ -67,13 +67,21 @@ class Moments:
             raise ValueError(f"x must have shape (n,) or (n, D), got {tuple(x.shape)}.")
         if not 1 <= y.ndim <= 2:
             raise ValueError(f"y must have shape (n,) or (n, K), got {tuple(y.shape)}.")
+        self._hold(_columns(x), _columns(y))
+
+    @classmethod
+    def of_numbers(cls, x: Array, y: Array, like: tuple[str, Array]) -> Moments:
+        """Return the moments of scalar samples x (n,) and y (n,), and of nothing else."""
+        _, x, y = floating(like, x=x, y=y)
+        require_shape("x", x, ("n",), batch=False)
+        require_shape("y", y, ("n",), batch=False)
+        return _subset(_columns(x), _columns(y))
+
+    def _hold(self, x: Array, y: Array) -> None:
         if x.shape[0] != y.shape[0]:
             raise ValueError(
                 f"y must have one row for each of the {x.shape[0]} samples in x, got {y.shape[0]}."
             )
-        self._hold(_columns(x), _columns(y))
-
-    def _hold(self, x: Array, y: Array) -> None:
         self.n = int(x.shape[0])
         self._samples: tuple[Array, Array] | None = (x, y)
 

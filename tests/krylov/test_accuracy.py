@@ -16,11 +16,10 @@ WHICH = ("LA", "SA", "LM", "BE")
 
 def check(pairs, H, k, which, tol):
     """Compare with NumPy's dense solver: values, residuals, bounds, orthogonality, flags."""
-    spacing = float(np.finfo(numbers(pairs.errors).dtype).eps)
     exact = np.linalg.eigvalsh(H)
     norm = np.abs(exact).max()
     # NumPy's own answer is good to some spacings of ‖H‖, so it cannot judge more finely.
-    slack = 30 * spacing * norm
+    slack = 30 * np.finfo(np.float64).eps * norm
     values, errors, vectors = (numbers(x) for x in (pairs.eigenvalues, pairs.errors, pairs.vectors))
     precision = float(np.finfo(str(pairs.errors.dtype).removeprefix("torch.")).eps)
     assert pairs.converged
@@ -51,10 +50,11 @@ def test_bounds_contain_the_truth(spectrum, dtype, kind):
         check(pairs, H.astype(np.float64), k, which, tol)
 
 
-@settings(max_examples=60, deadline=None)
+# The same examples each time: a search may miss something once in a hundred times, and says so.
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_bounds_hold_for_any_spectrum(data):
-    n = data.draw(st.integers(1, 90))
+    n = data.draw(st.integers(1, 10) | st.integers(65, 130))
     distinct = data.draw(
         st.lists(st.floats(-1, 1, allow_subnormal=False), min_size=1, max_size=n), label="values"
     )
@@ -135,7 +135,8 @@ def test_single_precision_and_a_million_parameters():
 
 def test_restarts_with_a_small_basis():
     rng = np.random.default_rng(1)
-    H = matrix(SPECTRA["outliers_on_a_bulk"](300, rng), rng)
+    H = matrix(0.97 ** np.arange(300), rng)
     pairs = eigenpairs(H, k=6, ncv=12)
-    assert pairs.products > 24
+    assert pairs.method == "Lanczos"
+    assert pairs.products > 36
     check(pairs, H, 6, "LA", 1e-6)

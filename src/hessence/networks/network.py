@@ -8,7 +8,6 @@ from dataclasses import fields
 from typing import Any, ClassVar, Self
 
 import array_api_compat as api
-import numpy as np
 
 from hessence.arrays import Array, floating, require_same_shape, require_shape
 from hessence.losses import PointwiseLoss, as_loss
@@ -168,11 +167,8 @@ class ScalarNetwork(UniformNetwork):
         return self._predict(x[:, None])[..., 0]
 
     def _data(self, x: Any, y: Any) -> Moments:
-        if not isinstance(x, Moments):
-            for name, value in (("x", x), ("y", y)):
-                shape = value.shape if hasattr(value, "shape") else np.shape(value)
-                if value is not None and len(shape) != 1:
-                    raise ValueError(f"{name} must have shape (n,), got {tuple(shape)}.")
+        if not isinstance(x, Moments) and y is not None:
+            return Moments.of_numbers(x, y, self._reference)
         data = super()._data(x, y)
         if data.dimensions != (1, 1):
             raise ValueError(
