@@ -55,9 +55,15 @@ def floating(reference: tuple[str, Array] | None = None, /, **arguments: Any) ->
     """
     checked = dict([reference] if reference else [])
     xp = _common_namespace(checked | arguments)
-    arrays = {name: _as_array(name, value, xp) for name, value in arguments.items()}
-    _require_one_device(checked | arrays)
-    dtype = _common_dtype(arrays, xp, default=reference[1].dtype if reference else xp.float64)
+    arrays = {name: _as_array(name, value) for name, value in arguments.items()}
+    given = {name: a for name, a in arrays.items() if arguments[name] is a}
+    if checked or given:
+        _require_one_device(checked | given)
+    dtype = _common_dtype(given, xp, default=reference[1].dtype if reference else xp.float64)
+    place = api.device(next(iter((checked | given).values()))) if checked or given else None
+    for name in arrays.keys() - given.keys():
+        # Python's numbers take the type of the arrays they come with.
+        arrays[name] = xp.asarray(arrays[name].tolist(), dtype=dtype, device=place)
     for name, array in arrays.items():
         if 0 in array.shape:
             raise ValueError(f"{name} is empty: its shape is {tuple(array.shape)}.")
@@ -118,6 +124,16 @@ def integers(values: Any, reference: Array) -> Array:
     return xp.asarray(values, dtype=xp.int64, device=api.device(reference))
 
 
+def constant(array: Array) -> Array:
+    """Take an array out of PyTorch's autograd graph; any other array is constant as it is."""
+    return array.detach() if api.is_torch_array(array) else array
+
+
+def requires_gradient(*arrays: Array) -> bool:
+    """Tell whether PyTorch is recording what happens to any of the arrays."""
+    return any(api.is_torch_array(a) and a.requires_grad for a in arrays)
+
+
 def kind(array: Any) -> str:
     """Name the library an array belongs to, as a user would."""
     if api.is_numpy_array(array):
@@ -142,7 +158,7 @@ def _common_namespace(arguments: dict[str, Any]) -> Namespace:
     return api.array_namespace(np.empty(0) if first is None else arguments[first])
 
 
-def _as_array(name: str, value: Any, xp: Namespace) -> Array:
+def _as_array(name: str, value: Any) -> Array:
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} must not be a masked array: drop or fill what it masks.")
     if api.is_array_api_obj(value):
@@ -153,7 +169,7 @@ def _as_array(name: str, value: Any, xp: Namespace) -> Array:
         except ValueError as error:
             raise ValueError(f"{name} must be a rectangular array of numbers.") from error
         if plain.dtype.kind in "biuf":
-            return plain if api.is_numpy_namespace(xp) else xp.asarray(plain.tolist())
+            return plain
         raise TypeError(f"{name} must hold real numbers, got a list of type {plain.dtype}.")
     raise TypeError(f"{name} must be an array of real numbers, got {type(value).__name__}.")
 

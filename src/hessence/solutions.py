@@ -45,11 +45,11 @@ def whiten(x: Array, scale: float = 1.0) -> Array:
     """
     xp, x = floating(x=x)
     require_shape("x", x, ("n", "d"), batch=False)
-    if not (np.isfinite(scale) and scale > 0):
-        raise ValueError(f"scale must be a positive number, got {scale}.")
+    if not (isinstance(scale, (int, float, np.number)) and np.isfinite(scale) and scale > 0):
+        raise ValueError(f"scale must be a positive number, got {scale!r}.")
     n, d = (int(s) for s in x.shape)
     singular = to_numpy(xp.linalg.svdvals(x))
-    rank = int((singular > max(n, d) * epsilon(x) * singular.max(initial=0.0)).sum())
+    rank = int((singular > 8 * d * epsilon(x) * singular.max(initial=0.0)).sum())
     if rank < d:
         raise ValueError(
             f"x cannot be whitened: its {d} columns span only {rank} dimensions "
@@ -140,6 +140,9 @@ def _labelled(values: Array, weights: Array, turned: Array, rank: int) -> Spectr
         names[:rank, :rank] = "dominant"
     names[to_numpy(values) <= outputs * inputs * epsilon(values) * flat.max()] = "flat"
     blocks = []
+    if (names == "flat").all():
+        # The solution is zero and so is its Hessian; say so with one eigenvalue.
+        names[0, 0] = "none"
     for label in dict.fromkeys(names.ravel()):
         if label == "flat":
             continue

@@ -54,7 +54,7 @@ def narrow_twin(W1: Array, W2: Array, *, tol: float | None = None) -> NarrowTwin
         The second.
     tol : float, optional
         Directions of the hidden space whose singular value in the stack of both matrices is at most
-        `tol` times the largest are dropped. The default is max(m, K + D) · ε, ε the spacing of the
+        `tol` times the largest are dropped. The default is (K + D) · ε, ε the spacing of the
         floating-point type. Dropping changes the product by rounding only; keeping a direction more
         than needed changes nothing at all.
 
@@ -73,7 +73,7 @@ def narrow_twin(W1: Array, W2: Array, *, tol: float | None = None) -> NarrowTwin
     stack = xp.concat([W1, xp.matrix_transpose(W2)], axis=-1)
     left, singular, _ = xp.linalg.svd(stack, full_matrices=False)
     if tol is None:
-        tol = max(stack.shape) * epsilon(stack)
+        tol = int(stack.shape[-1]) * epsilon(stack)
     elif not tol >= 0:
         raise ValueError(f"tol must not be negative, got {tol}.")
     keep = max(1, int(xp.sum(xp.astype(singular > tol * singular[0], xp.int64))))

@@ -34,7 +34,7 @@ def require_relation(basis, H, tolerance=1e-13):
 STEPS = st.sampled_from(["expand", "block", "random", "rotate", "restart", "aside"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     names=st.lists(st.sampled_from(sorted(SPECTRA)), min_size=1, max_size=3),
     width=st.integers(1, 3),

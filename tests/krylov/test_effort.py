@@ -19,7 +19,7 @@ def hessian_like(name):
     index = np.arange(1, N + 1)
     outliers = [30, 25, 18, 14, 12, 11, 9, 7, 6.5, 5.5, 0.9, 0.8, 0.7, 0.6, 0.5, 0.5]
     return {
-        "geometric outliers": lambda: np.r_[10 * 0.7 ** np.arange(20), 0.02 * rng.normal(size=N - 20)],
+        "geometric outliers": lambda: np.r_[10 * 0.7 ** index[:20], 0.02 * rng.normal(size=N - 20)],
         "ten outliers": lambda: np.r_[outliers, 0.3 * rng.exponential(size=N - 16) ** 2 - 0.02],
         "power law": lambda: 10 / index**0.5,
         "exponential": lambda: 10 * np.exp(-index / 8),
@@ -97,11 +97,11 @@ def test_not_converged_is_said_and_not_raised():
 
 
 def test_hard_spectra_of_moderate_size_end_densely():
-    values = np.linspace(-1, 1, 400) ** 3
-    pairs = eigenpairs(Counting(values), k=4, which="LM", ncv=10)
+    values = np.linspace(-1, 1, 400)
+    pairs = eigenpairs(Counting(values), k=4, which="LM", ncv=5)
     assert pairs.method == "dense"
     assert pairs.products == 800
-    np.testing.assert_allclose(pairs.eigenvalues, [1, (397 / 399) ** 3, -((397 / 399) ** 3), -1])
+    np.testing.assert_allclose(pairs.eigenvalues, values[[-1, -2, 1, 0]])
 
 
 def test_a_budget_below_the_order_is_kept():

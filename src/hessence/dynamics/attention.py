@@ -157,7 +157,5 @@ def train_attention(
     net: SelfAttention, x: Array, y: Array, lr: float, steps: int, momentum: float, mask: Array
 ) -> AttentionTrajectory:
     """Train a self-attention layer; the arguments are those of ``gradient_descent``, checked."""
-    if y is None:
-        raise ValueError("y is missing: give the targets.")
     data = net._sequences(x, y, mask)
     return AttentionTrajectory(net, data, lr, steps, momentum)

@@ -11,7 +11,7 @@ from hessence.dynamics.attention import train_attention
 from hessence.dynamics.linear import train_linear
 from hessence.dynamics.scalar import train_scalar
 from hessence.dynamics.trajectory import Trajectory
-from hessence.losses import PointwiseLoss
+from hessence.losses import PointwiseLoss, Squared, as_loss
 from hessence.networks.linear_network import LinearNetwork
 from hessence.networks.scalar_linear import ScalarLinear
 from hessence.networks.scalar_relu import ScalarReLU
@@ -81,7 +81,7 @@ def gradient_descent(
     if count < 0:
         raise ValueError(f"steps must not be negative, got {count}.")
     if isinstance(net, SelfAttention):
-        if loss != "mse":
+        if type(as_loss(loss)) is not Squared:
             raise ValueError(f"loss must be 'mse' for SelfAttention, got {loss!r}.")
         return train_attention(net, x, y, float(lr), count, float(momentum), mask)
     if mask is not None:

@@ -83,6 +83,7 @@ class Basis:
         )
         self._image = np.zeros((*batch, 0, 0))
         self.count = self.pending = self.products = self.restarts = 0
+        self._complete = True
         self.scale, self.norm, self.lost = (np.zeros(batch) for _ in range(3))
 
     @property
@@ -157,7 +158,7 @@ class Basis:
         columns = self._xp.matrix_transpose(self._vectors[..., self.count : self.total, :])
         columns, couplings = self._xp.asarray(columns, copy=True), np.array(self.outside)
         self._image[..., self.count : self.total, :] = 0.0
-        self.pending = 0
+        self.pending, self._complete = 0, False
         return columns, couplings
 
     def take_back(self, columns: Array, couplings: Numbers) -> None:
@@ -165,7 +166,7 @@ class Basis:
 
         Some part of F may lie in the new vectors O: with F = OG + F′R, it is HQ = QT + OGC + F′RC.
         """
-        before, known = self.total, couplings.shape[-1]
+        before, known, self._complete = self.total, couplings.shape[-1], True
         inside, remainder = self._orthogonalise(columns)
         threshold = NEGLIGIBLE * epsilon(columns)
         factor = self._append(remainder, np.full((*self._batch, inside.shape[-1]), threshold))
@@ -242,7 +243,10 @@ class Basis:
         """Return the first vector whose image meets the first pending ones.
 
         By symmetry their images meet none before it: in Lanczos' recurrence all but the last one.
+        That takes all couplings, none of them set aside.
         """
+        if not self._complete:
+            return 0
         couplings = self.outside[..., :count, :]
         met = (couplings != 0).any(axis=tuple(range(couplings.ndim - 1)))
         return int(met.argmax()) if met.any() else self.count

@@ -14,12 +14,12 @@ chain has reached.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hessence.arrays import epsilon, to_numpy
+from hessence.arrays import Array, epsilon, to_numpy
 from hessence.matrix_objectives import Separable
 from hessence.networks.linear_hessian import LinearHessian
 
@@ -62,20 +62,31 @@ class Chains:
 
 def find_chains(H: LinearHessian) -> Chains:
     """Follow the singular directions through the layers; look at ``defect`` to see if it worked."""
-    weights = [to_numpy(w).astype(np.float64) for w in H.weights]
-    slope = to_numpy(H.slope).astype(np.float64)
     if not isinstance(H.bend, Separable):
         raise TypeError("chains are defined for the mean-squared error.")
-    variance = to_numpy(H.bend.variance).astype(np.float64)
+    # Each matrix is brought to size 1, so that no product of them over- or underflows.
+    layers = [_normalised(w) for w in H.weights]
+    variance, of_data = _normalised(H.bend.variance)
+    slope, of_slope = _normalised(H.slope)
+    weights, sizes = [w for w, _ in layers], [size for _, size in layers]
+    precision, noise = epsilon(H.slope), H.noise / of_slope
     # Data and the first and last product mostly tell all directions apart; if not, ask all layers.
-    chains = _Search(weights, variance, slope, H.noise).run()
-    if chains.defect > TOLERANCE * epsilon(H.slope):
-        chains = min(
-            chains,
-            _Search(weights, variance, slope, H.noise, thorough=True).run(),
-            key=lambda found: found.defect,
-        )
-    return chains
+    chains = _Search(weights, variance, slope, noise, precision).run()
+    if chains.defect > TOLERANCE * precision:
+        again = _Search(weights, variance, slope, noise, precision, thorough=True).run()
+        chains = min(chains, again, key=lambda found: found.defect)
+    return replace(
+        chains,
+        singular=chains.singular * np.asarray(sizes)[:, None],
+        variance=chains.variance * of_data,
+        slope=chains.slope * of_slope,
+    )
+
+
+def _normalised(matrix: Array) -> tuple[Numbers, float]:
+    plain = to_numpy(matrix).astype(np.float64)
+    size = float(np.abs(plain).max()) or 1.0
+    return plain / size, size
 
 
 class _Search:
@@ -85,14 +96,14 @@ class _Search:
         variance: Numbers,
         slope: Numbers,
         noise: float,
+        precision: float,
         thorough: bool = False,
     ) -> None:
         self.weights, self.variance, self.slope, self.noise = weights, variance, slope, noise
-        self.thorough = thorough
+        self.precision, self.thorough = precision, thorough
         self.depth = len(weights)
         self.columns: list[list[Numbers]] = [[] for _ in range(self.depth + 1)]
         self.chains: list[dict[int, int]] = []
-        self.sizes = [float(np.abs(w).max()) or 1.0 for w in weights]
 
     def run(self) -> Chains:
         basis = self._joint_basis(np.eye(self.weights[0].shape[1]), self._input_family())
@@ -106,6 +117,9 @@ class _Search:
                 self._start(layer, self._joint_basis(free, self._onward_family(layer, free)))
         return self._collect()
 
+    def _threshold(self, shape: tuple[int, ...]) -> float:
+        return max(shape) * self.precision
+
     def _start(self, layer: int, basis: Numbers) -> None:
         for column in basis.T:
             self.chains.append({layer: len(self.columns[layer])})
@@ -118,7 +132,7 @@ class _Search:
             [self.columns[layer - 1][chain[layer - 1]] for chain in alive], axis=1
         )
         norms = np.linalg.norm(images, axis=0)
-        keep = norms > _threshold(images.shape) * max(norms.max(initial=0.0), 1e-300)
+        keep = norms > self._threshold(images.shape) * max(norms.max(initial=0.0), 1e-300)
         # Orthonormalise from the longest image down: a short one is accurate only relative to the
         # longest, and must not bend the long ones towards its error.
         # More images than dimensions mean that the network is not aligned, and the defect says so.
@@ -137,7 +151,7 @@ class _Search:
         free = self._free(self.depth)
         images = free @ (free.T @ images)
         norms = np.linalg.norm(images, axis=0)
-        keep = norms > max(self.noise, _threshold(images.shape) * norms.max(initial=0.0))
+        keep = norms > max(self.noise, self._threshold(images.shape) * norms.max(initial=0.0))
         order = [i for i in np.argsort(-norms, kind="stable") if keep[i]][: free.shape[1]]
         for i, direction in zip(order, _orthonormal(images[:, order]).T, strict=True):
             ended[i][self.depth] = len(self.columns[self.depth])
@@ -216,7 +230,7 @@ class _Search:
         defect = max(defect, self._pick(data, place, 0, 0, variance))
         # The slope is a difference, and rounding in it is measured by its terms.
         turned = bases[-1].T @ self.slope @ bases[0]
-        size = max(float(np.linalg.norm(turned)), self.noise / (TOLERANCE * 2.2e-16))
+        size = max(float(np.linalg.norm(turned)), self.noise / (TOLERANCE * self.precision))
         defect = max(defect, self._pick(turned, place, self.depth, 0, slope, size))
         return Chains(bases, place, singular, variance, slope, defect)
 
@@ -251,10 +265,6 @@ class _Search:
                     late.remove(other)
                     self.chains.remove(other)
                     break
-
-
-def _threshold(shape: tuple[int, ...]) -> float:
-    return max(shape) * 2.2e-16
 
 
 def _orthonormal(columns: Numbers) -> Numbers:

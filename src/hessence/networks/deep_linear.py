@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 
-from hessence.arrays import Array, floating
+from hessence.arrays import Array, epsilon, floating, like, to_numpy
 from hessence.networks.aligned import find_chains
 from hessence.networks.ggn_blocks import balance_defect
 from hessence.networks.linear_bounds import LinearBounds, bounds_of
@@ -42,7 +42,12 @@ class DeepLinear(LinearNetwork):
     """
 
     def __init__(self, weights: Sequence[Array], multipliers: Any = None) -> None:
-        layers = list(weights)
+        try:
+            layers = list(weights)
+        except TypeError:
+            raise TypeError(
+                f"weights must be a sequence of matrices, got {type(weights).__name__}."
+            ) from None
         if not layers:
             raise ValueError("weights is empty: expected at least one layer.")
         names = [f"weights[{i}]" for i in range(len(layers))]
@@ -81,7 +86,11 @@ class DeepLinear(LinearNetwork):
             The source of the singular vectors.
         """
         widths = as_widths(dims)
-        values = np.asarray(singular_values, dtype=np.float64)
+        values = (
+            to_numpy(floating(singular_values=singular_values)[1])
+            if len(singular_values)
+            else np.zeros(0)
+        )
         if values.ndim != 1 or not np.isfinite(values).all() or (values < 0).any():
             raise ValueError("singular_values must be a list of numbers that are not negative.")
         if values.size > min(widths):
@@ -102,14 +111,15 @@ class DeepLinear(LinearNetwork):
         """
         widths = as_widths(dims)
         _, matrix = floating(product=product)
-        plain = np.asarray(matrix, dtype=np.float64)
+        plain = to_numpy(matrix).astype(np.float64)
         if plain.shape != (widths[-1], widths[0]):
             raise ValueError(
                 f"product must have shape {(widths[-1], widths[0])} to match dims, "
                 f"got {plain.shape}."
             )
         left, singular, right = np.linalg.svd(plain)
-        rank = int((singular > max(plain.shape) * 2.2e-16 * singular.max(initial=0.0)).sum())
+        threshold = max(plain.shape) * epsilon(matrix) * singular.max(initial=0.0)
+        rank = int((singular > threshold).sum())
         if rank > min(widths):
             raise ValueError(
                 f"dims must be at least {rank} everywhere, the rank of the product, got {widths}."
@@ -117,7 +127,8 @@ class DeepLinear(LinearNetwork):
         generator = np.random.default_rng(rng)
         hidden = [random_orthogonal(width, generator) for width in widths[1:-1]]
         roots = singular[:rank] ** (1 / (len(widths) - 1))
-        return cls._from_bases([right.T, *hidden, left], roots)
+        net = cls._from_bases([right.T, *hidden, left], roots)
+        return cls([like(w, matrix) for w in net.weights])
 
     @classmethod
     def _from_bases(cls, bases: list[Any], values: Any) -> Self:
@@ -163,7 +174,7 @@ class DeepLinear(LinearNetwork):
 
 def as_widths(dims: Sequence[int]) -> tuple[int, ...]:
     """Check the widths of a network."""
-    widths = tuple(dims)
+    widths = tuple(dims) if isinstance(dims, Iterable) else ()
     if len(widths) < 2 or not all(isinstance(d, (int, np.integer)) and d > 0 for d in widths):
         raise ValueError(f"dims must be at least two positive integers (d_0, …, d_L), got {dims}.")
     return tuple(int(d) for d in widths)

@@ -150,12 +150,8 @@ class LinearHessian(Hessian):
         flat = [xp.broadcast_to(f, (*lead, int(f.shape[-1]))) for f in flat]
         return xp.matrix_transpose(xp.concat(flat, axis=-1))
 
-    def change(self, pieces: list[Array]) -> Array:
-        """Return dM = Σ S_ℓ dW_ℓ P_ℓ for matrices (..., n, d_ℓ, d_{ℓ−1})."""
-        return self._forward(pieces)[-1]
-
     def pull(self, dM: Array) -> Array:
-        """Carry matrices (..., n, d_L, d_0) back to parameter vectors: the adjoint of `change`."""
+        """Carry matrices (..., n, d_L, d_0) back to parameters: the adjoint of weights to dM."""
         xp = api.array_namespace(dM)
         pieces = [
             xp.matmul(
@@ -267,13 +263,14 @@ class LinearHessian(Hessian):
             xp.eye(rows * cols, dtype=self.dtype, device=api.device(self._reference)),
             (rows * cols, rows, cols),
         )
-        moved = xp.matmul(xp.matmul(self.after[l], basis), self.before[l - 1])
-        bent = self.bend(moved)
-        ggn = xp.matmul(xp.matmul(transpose(self.after[k]), bent), transpose(self.before[k - 1]))
-        functional = xp.matmul(transpose(outer), transpose(basis))
+        after_l, after_k = (self.after[i][..., None, :, :] for i in (l, k))
+        before_l, before_k = (self.before[i][..., None, :, :] for i in (l - 1, k - 1))
+        bent = self.bend(xp.matmul(xp.matmul(after_l, basis), before_l))
+        ggn = xp.matmul(xp.matmul(transpose(after_k), bent), transpose(before_k))
+        functional = xp.matmul(transpose(outer)[..., None, :, :], transpose(basis))
         if middle is not None:
-            functional = xp.matmul(functional, transpose(middle))
-        return xp.sum(ggn * functional)
+            functional = xp.matmul(functional, transpose(middle)[..., None, :, :])
+        return xp.sum(ggn * functional, axis=(-3, -2, -1))
 
     def _jacobian_gram(self) -> Array:
         """Return J Jᵀ = Σ_ℓ S_ℓ S_ℓᵀ ⊗ P_ℓᵀ P_ℓ as an array (..., K, D, K, D)."""

@@ -34,7 +34,7 @@ def spectrum_of(H: LinearHessian) -> Spectrum:
         return Spectrum(parts.blocks(), parts.route)
     if len(H.weights) == 2:
         twin = TwinReduction(H)
-        if twin.size <= DENSE_LIMIT:
+        if twin.bound <= DENSE_LIMIT:
             return Spectrum(twin.blocks(), "narrow twin")
     if isinstance(H.bend, Separable):
         chains = find_chains(H)

@@ -13,7 +13,7 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, epsilon, integers, to_numpy, transpose
+from hessence.arrays import Array, constant, epsilon, integers, to_numpy, transpose
 from hessence.blocks import Block, Isometry
 from hessence.networks.linear_hessian import LinearHessian
 
@@ -34,7 +34,8 @@ class RangeReduction:
 
     def _leading(self, matrix: Array) -> tuple[Array, int]:
         """Return an orthogonal matrix whose first columns span a matrix's, and how many do."""
-        left, singular, _ = self._xp.linalg.svd(matrix, full_matrices=True)
+        # The basis is a constant: eigenvalues do not depend on it, and so gradients are right.
+        left, singular, _ = self._xp.linalg.svd(constant(matrix), full_matrices=True)
         values = to_numpy(singular)
         threshold = max(matrix.shape) * epsilon(matrix) * values.max(initial=0.0)
         return left, int((values > threshold).sum())

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import array_api_compat as api
 
 from hessence.activations import Softmax, as_activation
-from hessence.arrays import Array, floating, require_same_shape, require_shape
+from hessence.arrays import Array, floating, require_same_shape, require_shape, to_numpy
 from hessence.networks.attention_hessian import AttentionHessian, Scalars
 from hessence.networks.products import Gram, gram
 
@@ -175,13 +175,13 @@ class SelfAttention:
 
     def __call__(self, x: Array, *, mask: Array = None) -> Array:
         """Return the predictions, shaped like x with the batch of networks in front."""
-        batch = self._sequences(x, None, mask)
+        batch = self._sequences(x, None, mask, targets=False)
         f = self.w_v[..., None, None] * self._responses(batch)[0]
         return f if batch.many else f[..., 0, :]
 
     def attention(self, x: Array, *, mask: Array = None) -> Array:
         """Return the attention matrices, (..., n, n) or (..., sequences, n, n)."""
-        batch = self._sequences(x, None, mask)
+        batch = self._sequences(x, None, mask, targets=False)
         weights = self._weights_along(batch)[0]
         return weights if batch.many else weights[..., 0, :, :]
 
@@ -291,33 +291,45 @@ class SelfAttention:
     def _gram(self) -> Gram:
         return gram(self.w_k, self.w_q)
 
-    def _weights_along(self, batch: Sequences, inner: Array = None) -> tuple[Array, Array, Array]:
+    def _weights_along(
+        self, batch: Sequences, inner: Array = None, sink: Array = None
+    ) -> tuple[Array, Array, Array]:
         """Return the attention and its first two derivatives in t, (..., sequences, n, n)."""
         inner = self._gram.inner if inner is None else inner
+        sink = self.sink if sink is None else sink
         scale = int(self.w_q.shape[-1]) ** -0.5
         direction = scale * batch.x[:, :, None] * batch.x[:, None, :]
         scores = inner[..., None, None, None] * direction
         if self.score_bias is not None:
             scores = scores + self.score_bias
-        if self.sink is not None:
-            scores = scores + self.sink[..., None, None, None] * batch.first
+        if sink is not None:
+            scores = scores + sink[..., None, None, None] * batch.first
         return self._rows.along(scores, direction, batch.keys)
 
-    def _responses(self, batch: Sequences, inner: Array = None) -> tuple[Array, Array, Array]:
+    def _responses(
+        self, batch: Sequences, inner: Array = None, sink: Array = None
+    ) -> tuple[Array, Array, Array]:
         """Return h = A x and its first two derivatives in t, (..., sequences, n)."""
         xp = api.array_namespace(self.w_q)
         inner = self._gram.inner if inner is None else inner
+        sink = self.sink if sink is None else sink
         tokens = batch.x[:, None, :]
         # Many networks are taken some at a time, so that their attention matrices fit in the cache.
         count = int(inner.shape[0]) if inner.ndim else 1
         rest = max(1, math.prod(inner.shape[1:])) * math.prod(batch.x.shape) * batch.x.shape[1]
         stride = max(1, CACHE // rest)
-        if count <= stride or self.sink is not None:
-            parts = self._weights_along(batch, inner)
+        if count <= stride:
+            parts = self._weights_along(batch, inner, sink)
             h, slope, bend = (xp.sum(a * tokens, axis=-1) for a in parts)
             return h, slope, bend
         some = [
-            self._responses(batch, inner[start : min(start + stride, count), ...])
+            self._responses(
+                batch,
+                inner[start : min(start + stride, count), ...],
+                sink[start : min(start + stride, count), ...]
+                if sink is not None and sink.ndim
+                else sink,
+            )
             for start in range(0, count, stride)
         ]
         h, slope, bend = (xp.concat(list(part), axis=0) for part in zip(*some, strict=True))
@@ -341,7 +353,9 @@ class SelfAttention:
         second = Scalars(zero, pull, w * pull, w * batch.average(residual * bend))
         return first, second
 
-    def _sequences(self, x: Any, y: Any, mask: Any) -> Sequences:
+    def _sequences(self, x: Any, y: Any, mask: Any, *, targets: bool = True) -> Sequences:
+        if targets and y is None:
+            raise ValueError("y is missing: give the targets.")
         given = {"x": x} if y is None else {"x": x, "y": y}
         xp, *arrays = floating(("w_q", self.w_q), **given)
         x = arrays[0]
@@ -357,7 +371,11 @@ class SelfAttention:
             )
         alive = _as_mask(mask, x, xp)
         many = x.ndim == 2
-        rows = [a if many else a[None, :] for a in arrays]
+        # What a mask hides may hold anything; here it holds zeros.
+        rows = [
+            xp.where(alive, a if many else a[None, :], xp.zeros_like(alive, dtype=a.dtype))
+            for a in arrays
+        ]
         return Sequences(rows[0], rows[1] if y is not None else None, alive, many)
 
 
@@ -394,7 +412,7 @@ def _as_mask(mask: Any, x: Array, xp: Any) -> Array:
     shape = tuple(x.shape) if x.ndim == 2 else (1, *tuple(x.shape))
     if mask is None:
         return xp.ones(shape, dtype=xp.bool, device=api.device(x))
-    found = mask if api.is_array_api_obj(mask) else xp.asarray(mask)
+    found = xp.asarray(to_numpy(mask)) if hasattr(mask, "shape") else xp.asarray(mask)
     if found.dtype != xp.bool:
         raise TypeError(f"mask must hold booleans, got type {found.dtype}.")
     if tuple(found.shape) != tuple(x.shape):

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import array_api_compat as api
 
-from hessence.arrays import Array, epsilon, to_numpy
+from hessence.arrays import Array, constant, epsilon, to_numpy, transpose
 from hessence.blocks import Block, Isometry
 from hessence.frames import Frame
 from hessence.matrix_objectives import Bend, Dense, Separable
@@ -30,21 +30,30 @@ class TwinReduction:
     def __init__(self, H: LinearHessian) -> None:
         self._xp = xp = api.array_namespace(H.slope)
         self._hessian = H
-        self._twin = narrow_twin(*H.weights)
-        left, singular, right = xp.linalg.svd(H.slope, full_matrices=True)
+        # All bases are constants: eigenvalues do not depend on them, and so gradients are right.
+        self._basis = narrow_twin(*(constant(w) for w in H.weights)).basis
+        self._width = int(self._basis.shape[-1])
+        left, singular, right = xp.linalg.svd(constant(H.slope), full_matrices=True)
         largest = float(singular[0])
         threshold = max(H.noise, max(H.slope.shape) * epsilon(H.slope) * largest)
-        self._sigma = singular[: int((to_numpy(singular) > threshold).sum())]
-        self._rank = int(self._sigma.shape[0])
-        self._left, self._right = left, xp.matrix_transpose(right)
-        self._a = xp.matmul(xp.matrix_transpose(left), self._twin.W2)
-        self._b = xp.matmul(self._twin.W1, self._right)
-        self._root = _root(_turn(H.bend, left, self._right))
+        self._rank = rank = int((to_numpy(singular) > threshold).sum())
+        self._left, self._right = left, transpose(right)
+        turned = xp.matmul(transpose(left), xp.matmul(H.slope, self._right))
+        self._slope = turned[:rank, :rank]
+        first, second = H.weights
+        self._a = xp.matmul(transpose(left), xp.matmul(second, self._basis))
+        self._b = xp.matmul(xp.matmul(transpose(self._basis), first), self._right)
+        self._bend = _turn(H.bend, left, self._right)
+
+    @property
+    def bound(self) -> int:
+        """An upper bound of ``size`` that costs nothing."""
+        return 2 * self._width * self._rank + sum(self._rest_counts(inside=True))
 
     @property
     def size(self) -> int:
         """The dimension of the eigenproblem that is left."""
-        return 2 * self._twin.width * self._rank + int(self._rest_basis[0].shape[-1])
+        return 2 * self._width * self._rank + int(self._rest_basis[0].shape[-1])
 
     def blocks(self) -> list[Block]:
         """Return the direct sum that the Hessian is."""
@@ -58,27 +67,25 @@ class TwinReduction:
 
     def _twin_block(self) -> Block | None:
         xp = self._xp
-        r, rank = self._twin.width, self._rank
+        r, rank = self._width, self._rank
         if self.size == 0:
             return None
         parts = [self._jacobian(*self._main_directions())] if rank else []
         if self._rest_basis[0].shape[-1]:
             parts.append(self._rest_basis[1])
         jacobian = xp.concat(parts, axis=-1)
-        weighted = self._root.weigh(jacobian)
-        matrix = xp.matmul(xp.matrix_transpose(weighted.left), weighted.right)
+        matrix = xp.matmul(transpose(jacobian), self._bent(jacobian))
+        matrix = (matrix + transpose(matrix)) / 2
         if rank:
             eye = xp.eye(r, dtype=matrix.dtype, device=api.device(matrix))
-            sigma = self._sigma[:, None] * xp.eye(
-                rank, dtype=matrix.dtype, device=api.device(matrix)
-            )
             couple = xp.reshape(
-                sigma[:, None, :, None] * eye[None, :, None, :], (rank * r, rank * r)
+                self._slope[:, None, :, None] * eye[None, :, None, :], (rank * r, rank * r)
             )
             half, whole = rank * r, int(matrix.shape[0])
             zero = xp.zeros((half, half), dtype=matrix.dtype, device=api.device(matrix))
             swap = xp.concat(
-                [xp.concat([zero, couple], axis=1), xp.concat([couple, zero], axis=1)], axis=0
+                [xp.concat([zero, couple], axis=1), xp.concat([transpose(couple), zero], axis=1)],
+                axis=0,
             )
             matrix = matrix + _embed(swap, whole)
 
@@ -89,40 +96,47 @@ class TwinReduction:
 
     def _main_directions(self) -> tuple[Array, Array]:
         """Return the 2ρr unit directions as dA' (2ρr, K, r) and dB' (2ρr, r, D)."""
-        count = 2 * self._rank * self._twin.width
+        count = 2 * self._rank * self._width
         eye = self._xp.eye(count, dtype=self._a.dtype, device=api.device(self._a))
         return self._unpack_main(eye)
 
     def _unpack_main(self, coordinates: Array) -> tuple[Array, Array]:
         """Turn coordinates (n, 2ρr) into dA' (n, K, r) and dB' (n, r, D)."""
-        xp, r, rank = self._xp, self._twin.width, self._rank
+        xp, r, rank = self._xp, self._width, self._rank
         n = int(coordinates.shape[0])
         outputs, inputs = int(self._a.shape[0]), int(self._b.shape[1])
         rows = xp.reshape(coordinates[:, : rank * r], (n, rank, r))
         columns = xp.reshape(coordinates[:, rank * r : 2 * rank * r], (n, rank, r))
         return (
             _pad_rows(rows, outputs),
-            xp.matrix_transpose(_pad_rows(columns, inputs)),
+            transpose(_pad_rows(columns, inputs)),
         )
+
+    def _bent(self, jacobian: Array) -> Array:
+        """Apply the curvature to columns dM', (K D, n)."""
+        xp, (outputs, inputs) = self._xp, (int(self._a.shape[0]), int(self._b.shape[1]))
+        n = int(jacobian.shape[-1])
+        matrices = xp.reshape(transpose(jacobian), (n, outputs, inputs))
+        return transpose(xp.reshape(self._bend(matrices), (n, outputs * inputs)))
 
     def _jacobian(self, dA: Array, dB: Array) -> Array:
         """Return dM' of directions as columns (K D, n)."""
         xp = self._xp
         change = xp.matmul(dA, self._b) + xp.matmul(self._a, dB)
-        return xp.matrix_transpose(xp.reshape(change, (int(change.shape[0]), -1)))
+        return transpose(xp.reshape(change, (int(change.shape[0]), -1)))
 
     @cached_property
     def _spans(self) -> tuple[Array, int, Array, int]:
         """Return bases of the twin's hidden space led by col(B) and by row(A), and their ranks."""
         xp = self._xp
-        of_b, ranks_b, _ = xp.linalg.svd(self._b, full_matrices=True)
-        _, ranks_a, of_a = xp.linalg.svd(self._a, full_matrices=True)
-        return of_b, _rank(ranks_b, self._b), xp.matrix_transpose(of_a), _rank(ranks_a, self._a)
+        of_b, ranks_b, _ = xp.linalg.svd(constant(self._b), full_matrices=True)
+        _, ranks_a, of_a = xp.linalg.svd(constant(self._a), full_matrices=True)
+        return of_b, _rank(ranks_b, self._b), transpose(of_a), _rank(ranks_a, self._a)
 
     def _rest_counts(self, inside: bool) -> tuple[int, int]:
         """Return the dimensions of the rows and columns beyond ρ, in the spans or outside."""
         _, rank_b, _, rank_a = self._spans
-        r = self._twin.width
+        r = self._width
         rows, columns = int(self._a.shape[0]) - self._rank, int(self._b.shape[1]) - self._rank
         if inside:
             return rows * rank_b, columns * rank_a
@@ -138,11 +152,11 @@ class TwinReduction:
         n, split = int(coordinates.shape[0]), self._rest_counts(inside)[0]
         rows = xp.reshape(coordinates[:, :split], (n, outputs - rank, int(basis_b.shape[1])))
         columns = xp.reshape(coordinates[:, split:], (n, inputs - rank, int(basis_a.shape[1])))
-        rows = xp.matmul(rows, xp.matrix_transpose(basis_b))
-        columns = xp.matmul(columns, xp.matrix_transpose(basis_a))
+        rows = xp.matmul(rows, transpose(basis_b))
+        columns = xp.matmul(columns, transpose(basis_a))
         return (
             _pad_rows(rows, outputs, first=rank),
-            xp.matrix_transpose(_pad_rows(columns, inputs, first=rank)),
+            transpose(_pad_rows(columns, inputs, first=rank)),
         )
 
     @cached_property
@@ -154,40 +168,40 @@ class TwinReduction:
         if count == 0:
             return eye, eye, eye
         jacobian = self._jacobian(*self._rest(eye, inside=True))
-        seen = self._root.seen(jacobian)
+        seen = _seen(self._bend, constant(jacobian))
         _, singular, right = xp.linalg.svd(seen, full_matrices=True)
-        basis, keep = xp.matrix_transpose(right), _rank(singular, seen)
+        basis, keep = transpose(right), _rank(singular, seen)
         return basis[:, :keep], xp.matmul(jacobian, basis[:, :keep]), basis[:, keep:]
 
     def _carry(self, coordinates: Array) -> Array:
         """Carry block coordinates (size, n) to parameter vectors (p, n)."""
         xp = self._xp
-        main = 2 * self._twin.width * self._rank
-        rows = xp.matrix_transpose(coordinates)
+        main = 2 * self._width * self._rank
+        rows = transpose(coordinates)
         dA, dB = self._unpack_main(rows[:, :main])
         basis = self._rest_basis[0]
         if basis.shape[-1]:
-            rest = xp.matmul(rows[:, main:], xp.matrix_transpose(basis))
+            rest = xp.matmul(rows[:, main:], transpose(basis))
             more = self._rest(rest, inside=True)
             dA, dB = dA + more[0], dB + more[1]
         return self._back(dA, dB)
 
     def _back(self, dA: Array, dB: Array) -> Array:
         """Turn dA' and dB' of the twin back to the weights of the network."""
-        xp, basis = self._xp, self._twin.basis
-        dW2 = xp.matmul(xp.matmul(self._left, dA), xp.matrix_transpose(basis))
-        dW1 = xp.matmul(xp.matmul(basis, dB), xp.matrix_transpose(self._right))
+        xp, basis = self._xp, self._basis
+        dW2 = xp.matmul(xp.matmul(self._left, dA), transpose(basis))
+        dW1 = xp.matmul(xp.matmul(basis, dB), transpose(self._right))
         return self._hessian.join([dW1, dW2])
 
     # Outside the twin.
 
     @property
     def _spare(self) -> int:
-        return int(self._twin.basis.shape[0]) - self._twin.width
+        return int(self._basis.shape[0]) - self._width
 
     @cached_property
     def _frame(self) -> Frame:
-        return Frame(self._twin.basis)
+        return Frame(self._basis)
 
     def _bulk_blocks(self) -> list[Block]:
         if not (self._spare and self._rank):
@@ -206,14 +220,15 @@ class TwinReduction:
             return of
 
         names = [f"/{i}" for i in range(self._rank)]
+        sigma = self._xp.linalg.diagonal(self._slope)
         return [
-            Block(sign * self._sigma[:, None, None], ("bulk",), isometry(sign), self._spare, names)
+            Block(sign * sigma[:, None, None], ("bulk",), isometry(sign), self._spare, names)
             for sign in (1, -1)
         ]
 
     def _hidden(self, copies: Array) -> Array:
         """Return unused hidden directions (n, m) for copies (m − r, n)."""
-        return self._xp.matrix_transpose(self._frame.complement(copies))
+        return transpose(self._frame.complement(copies))
 
     def _flat_blocks(self) -> list[Block]:
         xp = self._xp
@@ -225,8 +240,8 @@ class TwinReduction:
 
         def in_twin(_: int) -> Isometry:
             def carry(coordinates: Array, copies: Array) -> Array:
-                scaled = xp.matrix_transpose(coordinates[..., None] * copies)
-                hidden = xp.matmul(scaled[:, outside:], xp.matrix_transpose(self._rest_basis[2]))
+                scaled = transpose(coordinates[..., None] * copies)
+                hidden = xp.matmul(scaled[:, outside:], transpose(self._rest_basis[2]))
                 dA, dB = self._rest(scaled[:, :outside], inside=False)
                 more = self._rest(hidden, inside=True)
                 return self._back(dA + more[0], dB + more[1])
@@ -247,9 +262,7 @@ class TwinReduction:
                 rows = outputs - self._rank
                 left, right = self._left[:, self._rank :], self._right[:, self._rank :]
                 dW2 = xp.matmul(left, hidden[:, :rows, :])
-                dW1 = xp.matmul(
-                    xp.matrix_transpose(hidden[:, rows:, :]), xp.matrix_transpose(right)
-                )
+                dW1 = xp.matmul(transpose(hidden[:, rows:, :]), transpose(right))
                 return self._hessian.join([dW1, dW2])
 
             return carry
@@ -260,43 +273,11 @@ class TwinReduction:
         ]
 
 
-class _Weighted:
-    def __init__(self, left: Array, right: Array) -> None:
-        self.left, self.right = left, right
-
-
-class _Root:
-    """A factor of the curvature in turned coordinates, for Jᵀ S J without losing symmetry."""
-
-    def __init__(self, factor: Array | None, tensor: Array | None, outputs: int) -> None:
-        self._factor, self._tensor, self._outputs = factor, tensor, outputs
-
-    def weigh(self, jacobian: Array) -> _Weighted:
-        """Return two matrices whose product, the first transposed, is Jᵀ S J."""
-        if self._factor is not None:
-            seen = self.seen(jacobian)
-            return _Weighted(seen, seen)
-        xp = api.array_namespace(jacobian)
-        return _Weighted(jacobian, xp.matmul(self._tensor, jacobian))
-
-    def seen(self, jacobian: Array) -> Array:
-        """Return what the curvature sees of dM', columns (K D, n)."""
-        xp = api.array_namespace(jacobian)
-        if self._factor is None:
-            return jacobian
-        n = int(jacobian.shape[-1])
-        size = int(self._factor.shape[-1])
-        if size * self._outputs == int(jacobian.shape[0]):
-            shaped = xp.reshape(jacobian, (self._outputs, size, n))
-            return xp.reshape(xp.matmul(self._factor, shaped), (self._outputs * size, n))
-        return xp.matmul(self._factor, jacobian)
-
-
 def _turn(bend: Bend, left: Array, right: Array) -> Bend:
     """Return the curvature in the coordinates dM' = Uᵀ dM V."""
     xp = api.array_namespace(left)
     if isinstance(bend, Separable):
-        turned = xp.matmul(xp.matrix_transpose(right), xp.matmul(bend.variance, right))
+        turned = xp.matmul(transpose(right), xp.matmul(bend.variance, right))
         return Separable(turned, bend.outputs)
     tensor = bend.tensor()
     outputs, inputs = int(left.shape[0]), int(right.shape[0])
@@ -304,28 +285,33 @@ def _turn(bend: Bend, left: Array, right: Array) -> Bend:
         left[:, None, :, None] * right[None, :, None, :], (outputs * inputs, outputs * inputs)
     )
     flat = xp.reshape(tensor, (outputs * inputs, outputs * inputs))
-    turned = xp.matmul(xp.matrix_transpose(rotation), xp.matmul(flat, rotation))
+    turned = xp.matmul(transpose(rotation), xp.matmul(flat, rotation))
     return Dense(xp.reshape(turned, (outputs, inputs, outputs, inputs)))
 
 
-def _root(bend: Bend) -> _Root:
-    """Factor the curvature where it is positive semi-definite to rounding."""
-    separable = isinstance(bend, Separable)
-    xp = api.array_namespace(bend.variance if separable else bend.tensor())  # type: ignore[attr-defined]
-    if separable:
-        matrix, outputs = bend.variance, bend.outputs  # type: ignore[attr-defined]
-    else:
-        tensor = bend.tensor()
-        outputs, inputs = int(tensor.shape[0]), int(tensor.shape[1])
-        matrix = xp.reshape(tensor, (outputs * inputs, outputs * inputs))
+def _seen(bend: Bend, jacobian: Array) -> Array:
+    """Return what the curvature sees of columns dM', (K D, n): S^½ dM' if S is not indefinite."""
+    xp = api.array_namespace(jacobian)
+    n = int(jacobian.shape[-1])
+    if isinstance(bend, Separable):
+        root, inputs = _root(constant(bend.variance)), int(bend.variance.shape[0])
+        shaped = xp.reshape(jacobian, (bend.outputs, inputs, n))
+        return xp.reshape(xp.matmul(root, shaped), (bend.outputs * inputs, n))
+    size = int(jacobian.shape[0])
+    root = _root(xp.reshape(constant(bend.tensor()), (size, size)))
+    return jacobian if root is None else xp.matmul(root, jacobian)
+
+
+def _root(matrix: Array) -> Array | None:
+    """Return a square root of a matrix without negative eigenvalues, and None for any other."""
+    xp = api.array_namespace(matrix)
     values, vectors = xp.linalg.eigh(matrix)
     largest = float(xp.max(xp.abs(values)))
     if float(values[0]) < -100 * epsilon(values) * largest:
-        return _Root(None, matrix, outputs)
+        return None
     threshold = int(matrix.shape[-1]) * epsilon(values) * largest
     kept = xp.where(values > threshold, values, xp.zeros_like(values))
-    factor = xp.sqrt(kept)[:, None] * xp.matrix_transpose(vectors)
-    return _Root(factor, None, outputs if separable else 1)
+    return xp.sqrt(kept)[:, None] * transpose(vectors)
 
 
 def _rank(singular: Array, matrix: Array) -> int:

@@ -20,8 +20,10 @@ def top_of_twin(H: LinearHessian, k: int, which: str, options: dict[str, Any]) -
     ±σ_i(G). The answer stands if all of the bulk lies inside of what was found, in every network of
     a batch.
     """
+    if len(H.weights) != 2:
+        return None
     width, twin_width = H.dims[1], H.dims[0] + H.dims[2]
-    if len(H.weights) != 2 or width <= twin_width or k > twin_width * twin_width:
+    if width <= twin_width or k > twin_width * twin_width:
         return None
     xp = api.array_namespace(H.slope)
     first, second = H.weights
