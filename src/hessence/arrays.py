@@ -124,6 +124,11 @@ def integers(values: Any, reference: Array) -> Array:
     return xp.asarray(values, dtype=xp.int64, device=api.device(reference))
 
 
+def largest(array: Array) -> float:
+    """Return the largest magnitude in an array."""
+    return float(np.abs(to_numpy(array)).max(initial=0.0))
+
+
 def constant(array: Array) -> Array:
     """Take an array out of PyTorch's autograd graph; any other array is constant as it is."""
     return array.detach() if api.is_torch_array(array) else array

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, epsilon, like, to_numpy
+from hessence.arrays import Array, constant, epsilon, largest, like, to_numpy
 from hessence.losses import PointwiseLoss, Squared, as_loss
 from hessence.moments import Moments
 from hessence.objectives import samples_of
@@ -72,11 +72,9 @@ class Dense:
         *batch, outputs, inputs, _, _ = self.entries.shape
         size = outputs * inputs
         matrix = xp.reshape(self.entries, (*batch, size, size))
-        # dM may have more leading dimensions than the tensor: columns between batch and matrix.
-        extra = dM.ndim - 2 - len(batch)
+        # dM may have columns between the batch dimensions and the matrices.
         flat = xp.reshape(dM, (*dM.shape[: len(batch)], -1, size))
-        bent = xp.matmul(flat, matrix)
-        return xp.reshape(bent, tuple(dM.shape)) if extra >= 0 else bent
+        return xp.reshape(xp.matmul(flat, matrix), tuple(dM.shape))
 
     def tensor(self) -> Array:
         """Return the array itself."""
@@ -108,7 +106,7 @@ class MatrixQuadratic:
         """Return how much of the slope may be the rounding of its two terms."""
         xp = api.array_namespace(M)
         terms = xp.matmul(M, self.moments.xx), self.moments.yx
-        return ROUNDING * epsilon(M) * sum(float(xp.max(xp.abs(term))) for term in terms)
+        return ROUNDING * epsilon(M) * sum(largest(term) for term in terms)
 
     def bend(self, M: Array) -> Separable:
         """Return dM ↦ dM Σ."""
@@ -149,10 +147,8 @@ class MatrixLoss:
 
     def noise(self, M: Array) -> float:
         """Return how much of the slope may be the rounding of its terms."""
-        xp = api.array_namespace(M)
         first = self.loss.first(self._predict(M), self.y)
-        largest = float(xp.max(xp.abs(first))) * float(xp.max(xp.abs(self.x)))
-        return ROUNDING * epsilon(M) * largest
+        return ROUNDING * epsilon(M) * largest(first) * largest(self.x)
 
     def bend(self, M: Array) -> Dense:
         """Return E[∇²φ ⊗ x xᵀ]."""
@@ -250,6 +246,7 @@ def matrix_objective(moments: Moments, loss: str | PointwiseLoss) -> MatrixQuadr
 def is_scalar_multiple(matrix: Array, tolerance: float) -> bool:
     """Tell whether symmetric matrices are multiples of the identity, to so many ε."""
     xp = api.array_namespace(matrix)
+    matrix = constant(matrix)
     size = int(matrix.shape[-1])
     eye = xp.eye(size, dtype=matrix.dtype, device=api.device(matrix))
     mean = xp.sum(matrix * eye, axis=(-2, -1), keepdims=True) / size

@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import array_api_compat as api
+import numpy as np
 
-from hessence.arrays import Array, floating, require_shape
+from hessence.arrays import Array, floating, require_shape, to_numpy
 
 SUMS = ("sum_x", "sum_y", "sum_xx", "sum_yx", "sum_yy")
 
@@ -91,6 +92,8 @@ class Moments:
         whole: _Accumulator | None = None
         cells: tuple[_Accumulator, _Accumulator] | None = None
         for batch in batches:
+            if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
+                raise ValueError("batches must yield pairs (x, y).")
             part = cls(*batch)
             if whole is None:
                 whole, cells = _Accumulator(part), (_Accumulator(part), _Accumulator(part))
@@ -133,7 +136,10 @@ class Moments:
     def sum_xx(self) -> Array:
         """The sum of all x xᵀ."""
         x, _ = self._held()
-        return _products(x, x)
+        total = _products(x, x)
+        if not np.isfinite(to_numpy(total)).all():
+            raise ValueError("x is too large: its second moment overflows.")
+        return total
 
     @cached_property
     def sum_yx(self) -> Array:

@@ -333,3 +333,87 @@ def test_the_top_of_wide_networks_through_their_twin(which, residual):
     assert np.linalg.norm(defect, axis=0).max() < 1e-8 * norm
     started = H.top(4, which, tol=1e-10, v0=found.vectors[:, 0])
     np.testing.assert_allclose(np.abs(started.eigenvalues), np.abs(expected), atol=1e-8 * norm)
+
+
+@pytest.mark.parametrize("dims", [(3, 6, 2), (3, 2, 2), (3, 9, 2), (3, 4, 4, 2)])
+@pytest.mark.parametrize("part", ["hessian", "ggn"])
+def test_gradients_flow_through_the_sharpness(dims, part):
+    case = random_case(dims, seed=30)
+    rng = np.random.default_rng(31)
+    ways = [rng.normal(size=w.shape) for w in case.weights]
+
+    def sharpness(weights, x, y):
+        H = hs.DeepLinear(weights).hessian(x, y)
+        return (H if part == "hessian" else H.ggn).spectrum().sharpness
+
+    layers = [torch.tensor(w, requires_grad=True) for w in case.weights]
+    slopes = torch.autograd.grad(
+        sharpness(layers, torch.tensor(case.x), torch.tensor(case.y)), layers
+    )
+    along = sum(float((g.numpy() * d).sum()) for g, d in zip(slopes, ways, strict=True))
+    ends = [
+        float(sharpness([w + s * 1e-5 * d for w, d in zip(case.weights, ways, strict=True)], *xy))
+        for s in (1, -1)
+        for xy in [(case.x, case.y)]
+    ]
+    assert along == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_slope_that_is_not_aligned_is_noticed_in_any_precision(dtype):
+    rng = np.random.default_rng(32)
+    layer = np.diag([2, 1.5, 1, 0.7, 0.3])
+    x = hs.whiten(rng.normal(size=(20, 5)))
+    y = x @ (np.linalg.matrix_power(layer, 3) - np.linalg.qr(rng.normal(size=(5, 5)))[0]).T
+    net = hs.DeepLinear([layer.astype(dtype)] * 3)
+    H = net.hessian(x.astype(dtype), y.astype(dtype))
+    assert net.alignment(x.astype(dtype), y.astype(dtype)) > 0.1
+    dense = hs.DeepLinear([layer] * 3).hessian(x, y).dense()
+    tolerance = 100 * np.finfo(dtype).eps * np.linalg.norm(dense, 2)
+    values = np.linalg.eigvalsh(dense)[::-1]
+    np.testing.assert_allclose(H.spectrum().eigenvalues, values, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("weight", "data"), [(1.0, 1e-90), (1e40, 1.0), (1e-30, 1e20), (1e25, 1e-60)]
+)
+def test_scales_far_from_one(weight, data):
+    rng = np.random.default_rng(33)
+    net = hs.DeepLinear([weight * rng.normal(size=(3, 3)) for _ in range(3)])
+    x, y = data * rng.normal(size=(2, 5, 3))
+    H = net.hessian(x, y)
+    dense = H.dense()
+    values = np.linalg.eigvalsh(dense)[::-1]
+    np.testing.assert_allclose(H.spectrum().eigenvalues, values, atol=1e-12 * np.abs(values).max())
+
+
+def test_one_layer_is_a_network_too():
+    rng = np.random.default_rng(34)
+    x, y = rng.normal(size=(9, 3)), rng.normal(size=(9, 2))
+    H = hs.DeepLinear([rng.normal(size=(2, 3))]).hessian(x, y)
+    top = np.linalg.eigvalsh(x.T @ x / 9)[-1]
+    assert float(H.top(1).eigenvalues[0]) == pytest.approx(top)
+    assert float(H.spectrum().sharpness) == pytest.approx(top)
+
+
+@pytest.mark.parametrize("loss", ["mse", "logistic", "cross-entropy"])
+def test_invariants_of_a_stack(loss):
+    rng = np.random.default_rng(35)
+    W1, W2 = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 2, 4))
+    x = rng.normal(size=(6, 3))
+    y = rng.integers(2, size=6) if loss == "cross-entropy" else np.sign(rng.normal(size=(6, 2)))
+    H = hs.TwoLayerLinear(W1, W2).hessian(x, y, loss)
+    dense = H.dense()
+    np.testing.assert_allclose(H.squared_norm(), (dense**2).sum(axis=(1, 2)), rtol=1e-11)
+    np.testing.assert_allclose(H.trace(), np.trace(dense, axis1=1, axis2=2), rtol=1e-11)
+
+
+def test_closed_forms_have_no_size_limit():
+    net = hs.DeepLinear.balanced((90, 100, 80), np.linspace(0.5, 1.5, 80), rng=0)
+    x = hs.whiten(np.random.default_rng(36).normal(size=(100, 90)))
+    spectrum = net.hessian(x, net(x)).ggn.spectrum()
+    assert spectrum.method.startswith("closed form")
+    assert spectrum.rank() == 90 * 80
+    deep = hs.init.standard((90, 100, 100, 80), rng=0)
+    with pytest.raises(ValueError, match=r"H\.ggn\.top\(k\)"):
+        deep.hessian(x, deep(x)).ggn.spectrum()

@@ -172,3 +172,23 @@ def test_twin_width_is_the_rank_of_the_stack():
     np.testing.assert_allclose(twin.basis @ twin.W1, W1, atol=1e-12)
     np.testing.assert_allclose(twin.W2 @ twin.basis.T, W2, atol=1e-12)
     assert hs.narrow_twin(np.zeros((5, 2)), np.zeros((1, 5))).width == 1
+
+
+def test_zero_targets_and_single_precision():
+    rng = np.random.default_rng(7)
+    none = hs.solution_spectrum(rng.normal(size=(9, 3)), np.zeros((9, 2)), 2)
+    assert none.rank() == 0
+    x = (rng.normal(size=(10**5, 2)) * [1.0, 0.1]).astype(np.float32)
+    white = hs.whiten(x)
+    np.testing.assert_allclose(white.T @ white / 10**5, np.eye(2), atol=1e-3)
+    W1 = rng.normal(size=(20_000, 3)).astype(np.float32)
+    W2 = (3e-3 * rng.normal(size=(2, 20_000))).astype(np.float32)
+    assert hs.narrow_twin(W1, W2).width == 5
+
+
+def test_balanced_from_keeps_the_kind_of_its_product():
+    torch = pytest.importorskip("torch")
+    product = torch.eye(3, dtype=torch.float32, requires_grad=True)
+    net = hs.DeepLinear.balanced_from(product, (3, 4, 3), rng=0)
+    assert net.weights[0].dtype == torch.float32
+    np.testing.assert_allclose(net.product.numpy(), np.eye(3), atol=1e-6)

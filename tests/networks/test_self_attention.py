@@ -320,3 +320,29 @@ def test_bad_input(changes, error, words):
     data |= {k: v for k, v in changes.items() if k in ("x", "y", "mask")}
     with pytest.raises(error, match=words):
         hs.SelfAttention(**(weights | options)).hessian(**data)
+
+
+def test_what_a_mask_hides_may_be_anything():
+    net, *_ = instance(14)
+    loss = net.loss([1.0, 2.0, 1e200], [1.0, 2.0, 0.0], mask=[True, True, False])
+    assert float(loss) == pytest.approx(float(net.loss([1.0, 2.0], [1.0, 2.0])))
+
+
+def test_numbers_take_the_type_of_the_arrays_beside_them():
+    q = torch.ones(2, dtype=torch.float64)
+    assert float(hs.SelfAttention(0.1, q, q).w_v) == 0.1
+    single = np.ones(2, dtype=np.float32)
+    assert hs.SelfAttention(1.0, single, single).with_sink(0.5).w_q.dtype == np.float32
+
+
+def test_many_networks_with_sinks_of_their_own_are_taken_some_at_a_time():
+    rng = np.random.default_rng(15)
+    w_v, (w_q, w_k), sinks = (
+        rng.normal(size=400),
+        rng.normal(size=(2, 400, 2)),
+        rng.normal(size=400),
+    )
+    x, y = rng.normal(size=(2, 10, 10))
+    values = hs.SelfAttention(w_v, w_q, w_k).with_sink(sinks).hessian(x, y).spectrum().sharpness
+    one = hs.SelfAttention(w_v[377], w_q[377], w_k[377]).with_sink(sinks[377])
+    assert float(values[377]) == pytest.approx(float(one.hessian(x, y).spectrum().sharpness))

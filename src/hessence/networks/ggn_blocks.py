@@ -22,14 +22,30 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, epsilon, integers, nonzero, to_numpy, transpose
+from hessence.arrays import (
+    Array,
+    constant,
+    epsilon,
+    integers,
+    largest,
+    nonzero,
+    to_numpy,
+    transpose,
+)
 from hessence.blocks import Block, Isometry
 from hessence.frames import Frame
 from hessence.matrix_objectives import Separable, is_scalar_multiple
 from hessence.networks.linear_hessian import LinearHessian
 
+DENSE_LIMIT = 4000
+"""The largest eigenproblem that a spectrum may leave to a dense solver."""
+
 TOLERANCE = 1000
 """Data count as white and layers as balanced if they are off by at most this many ε, relative."""
+
+
+class TooLargeError(ValueError):
+    """An exact route leaves more to a dense solver than it is given."""
 
 
 class GaussNewton:
@@ -43,8 +59,9 @@ class GaussNewton:
         Zeros included.
     labels : list of str
         ``dominant``, ``mixed``, ``outlier`` or ``flat`` for each.
-    directions : array (d_0 d_L, d_L, d_0)
-        Matrices Z such that Jᵀ Z is an eigenvector (not normalised).
+    directions : callable
+        Returns, for some of the eigenvalues, matrices Z (count, d_L, d_0) such that Jᵀ Z is an
+        eigenvector, not normalised.
     """
 
     def __init__(self, H: LinearHessian) -> None:
@@ -57,14 +74,19 @@ class GaussNewton:
         elif white and balance_defect(H.weights) <= TOLERANCE * epsilon(H.slope):
             self._from_singular_values("white data, balanced")
         elif isinstance(bend, Separable) and len(H.weights) == 2:
+            self._require(H.dims[0])
             self._by_output(bend)
         else:
+            self._require(H.dims[0] * H.dims[-1])
             self._in_full()
 
-    @property
-    def size(self) -> int:
-        """How many eigenvalues can differ from zero."""
-        return self._hessian.dims[0] * self._hessian.dims[-1]
+    def _require(self, size: int) -> None:
+        if size > DENSE_LIMIT:
+            raise TooLargeError(
+                f"the Gauss–Newton part of this {'-'.join(map(str, self._hessian.dims))} network "
+                f"leaves an eigenproblem of size {size}, more than the {DENSE_LIMIT} that a dense "
+                "solver is given; call H.ggn.top(k) for the extreme eigenvalues."
+            )
 
     def blocks(self) -> list[Block]:
         """Return one block for each kind of eigenvalue, and the flat rest."""
@@ -103,8 +125,14 @@ class GaussNewton:
             grid = sum(powers)
         self.route = f"closed form ({name}, tolerance {TOLERANCE} ε)"
         self.values = xp.reshape(scale * grid, (-1,))
-        self.directions = outer.T[:, None, :, None] * inner.T[None, :, None, :]
-        self.directions = xp.reshape(self.directions, (-1, H.dims[-1], H.dims[0]))
+
+        def directions(own: Any) -> Array:
+            j, i = np.divmod(np.asarray(own), H.dims[0])
+            rows = xp.take(transpose(outer), integers(j, outer), axis=0)
+            columns = xp.take(transpose(inner), integers(i, inner), axis=0)
+            return rows[:, :, None] * columns[:, None, :]
+
+        self.directions = directions
         large, small = _sizeable(s_out), _sizeable(s_in)
         self.labels = [
             "dominant" if a and b else "mixed" if a or b else "flat" for a in large for b in small
@@ -123,11 +151,15 @@ class GaussNewton:
         values, vectors = xp.linalg.eigh(problems)
         self.route = "Gauss–Newton matrix, split by output"
         self.values = xp.reshape(values, (-1,))
-        weighted = xp.matmul(root, vectors)
-        rows = xp.matrix_transpose(weighted)
-        self.directions = xp.reshape(
-            outer.T[:, None, :, None] * rows[:, :, None, :], (-1, H.dims[-1], H.dims[0])
-        )
+        columns = xp.reshape(transpose(xp.matmul(root, vectors)), (-1, H.dims[0]))
+
+        def directions(own: Any) -> Array:
+            j = np.asarray(own) // H.dims[0]
+            rows = xp.take(transpose(outer), integers(j, outer), axis=0)
+            chosen = xp.take(columns, integers(own, columns), axis=0)
+            return rows[:, :, None] * chosen[:, None, :]
+
+        self.directions = directions
         self._label_by_size()
 
     def _in_full(self) -> None:
@@ -137,8 +169,8 @@ class GaussNewton:
         size = outputs * inputs
         flat = xp.reshape(gram, (size, size))
         tensor = xp.reshape(H.bend.tensor(), (size, size))
-        lowest = float(xp.min(xp.linalg.eigvalsh(tensor)))
-        convex = lowest >= -100 * epsilon(tensor) * float(xp.max(xp.abs(tensor)))
+        lowest = float(xp.min(xp.linalg.eigvalsh(constant(tensor))))
+        convex = lowest >= -100 * epsilon(tensor) * largest(tensor)
         # JᵀBJ shares its non-zero eigenvalues with B^½ (JJᵀ) B^½ and with (JJᵀ)^½ B (JJᵀ)^½; the
         # second also serves a loss that is not convex.
         root, other = (_symmetric_root(tensor), flat) if convex else (_symmetric_root(flat), tensor)
@@ -146,7 +178,8 @@ class GaussNewton:
         self.route = "Gauss–Newton matrix"
         self.values = values
         lifted = xp.matmul(root, vectors) if convex else xp.matmul(_inverse_root(flat), vectors)
-        self.directions = xp.reshape(transpose(lifted), (-1, outputs, inputs))
+        rows = xp.reshape(transpose(lifted), (-1, outputs, inputs))
+        self.directions = lambda own: xp.take(rows, integers(own, rows), axis=0)
         self._label_by_size()
 
     def _label_by_size(self) -> None:
@@ -174,8 +207,7 @@ class GaussNewton:
         xp = self._xp
         values = np.abs(to_numpy(self.values))
         own = [g for g in np.argsort(-values, stable=True) if self.labels[g] != "flat"]
-        chosen = xp.take(self.directions, integers(own, self.values), axis=0)
-        columns = self._hessian.pull(chosen)
+        columns = self._hessian.pull(self.directions(own))
         lengths = xp.sqrt(xp.sum(columns * columns, axis=0))
         basis, triangle = xp.linalg.qr(columns / nonzero(lengths))
         signs = xp.sign(xp.linalg.diagonal(triangle))
@@ -201,6 +233,7 @@ def balance_defect(weights: tuple[Array, ...]) -> float:
     xp = api.array_namespace(weights[0])
     worst = 0.0
     for low, high in pairwise(weights):
+        low, high = constant(low), constant(high)
         a, b = xp.matmul(low, transpose(low)), xp.matmul(transpose(high), high)
         size = max(float(xp.linalg.matrix_norm(a)), float(xp.linalg.matrix_norm(b)))
         if size:
@@ -232,7 +265,7 @@ def _symmetric_root(matrix: Array) -> Array:
 def _inverse_root(matrix: Array) -> Array:
     xp = api.array_namespace(matrix)
     values, vectors = xp.linalg.eigh(matrix)
-    threshold = int(values.shape[0]) * epsilon(values) * float(xp.max(xp.abs(values)))
+    threshold = int(values.shape[0]) * epsilon(values) * largest(values)
     kept = values > threshold
     inverse = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, xp.ones_like(values))), 0 * values)
     return xp.matmul(vectors * inverse, transpose(vectors))

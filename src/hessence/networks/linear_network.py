@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, floating, require_shape, to_numpy
+from hessence.arrays import Array, floating, largest, require_shape, to_numpy
 from hessence.losses import CrossEntropy, PointwiseLoss, as_loss
 from hessence.matrix_objectives import MatrixLoss, MatrixQuadratic, TorchLoss, matrix_objective
 from hessence.moments import Moments
@@ -74,7 +74,7 @@ class LinearNetwork(Network):
     def _hessian_of(self, objective: Any) -> LinearHessian:
         product = self.product
         slope, noise = objective.slope(product), objective.noise(product)
-        if float(api.array_namespace(slope).max(abs(slope))) <= noise:
+        if largest(slope) <= noise:
             # Nothing but rounding is left of the residual: this is a solution.
             slope = 0 * slope
         return LinearHessian(self.weights, slope, objective.bend(product), noise)

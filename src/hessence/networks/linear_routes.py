@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from hessence.arrays import epsilon, to_numpy
+from hessence.arrays import epsilon, requires_gradient, to_numpy
 from hessence.matrix_objectives import Separable
 from hessence.networks.aligned import TOLERANCE, find_chains
-from hessence.networks.ggn_blocks import GaussNewton
+from hessence.networks.ggn_blocks import DENSE_LIMIT, GaussNewton, TooLargeError
 from hessence.networks.linear_hessian import LinearHessian
 from hessence.networks.pair_blocks import PairReduction
 from hessence.networks.range_reduction import RangeReduction
 from hessence.networks.twin_blocks import TwinReduction
 from hessence.spectra import Spectrum
-
-DENSE_LIMIT = 4000
-"""The largest eigenproblem that a spectrum may leave to a dense solver."""
 
 
 def spectrum_of(H: LinearHessian) -> Spectrum:
@@ -29,18 +26,25 @@ def spectrum_of(H: LinearHessian) -> Spectrum:
             "or call H.top(k) for the extreme eigenvalues of all."
         )
     no_residual = H.part == "hessian" and not to_numpy(H.slope).any()
-    if (H.part == "ggn" or no_residual) and H.dims[0] * H.dims[-1] <= DENSE_LIMIT:
-        parts = GaussNewton(H)
-        return Spectrum(parts.blocks(), parts.route)
+    too_large = None
+    if H.part == "ggn" or no_residual:
+        try:
+            parts = GaussNewton(H)
+            return Spectrum(parts.blocks(), parts.route)
+        except TooLargeError as error:
+            too_large = error
     if len(H.weights) == 2:
         twin = TwinReduction(H)
         if twin.bound <= DENSE_LIMIT:
             return Spectrum(twin.blocks(), "narrow twin")
-    if isinstance(H.bend, Separable):
+    # The pair blocks are found in NumPy, out of PyTorch's sight.
+    if isinstance(H.bend, Separable) and not requires_gradient(H.slope, *H.weights):
         chains = find_chains(H)
         if chains.defect <= TOLERANCE * epsilon(H.slope):
             method = f"aligned pairs (off by {chains.defect:.0e}, tolerance {TOLERANCE} ε)"
             return Spectrum(PairReduction(H, chains).blocks(), method)
+    if too_large is not None:
+        raise too_large
     reduced = RangeReduction(H)
     if reduced.size <= DENSE_LIMIT:
         return Spectrum(reduced.blocks(), "range reduction")

@@ -24,15 +24,13 @@ from hessence.arrays import Array, floating, like, require_same_shape, require_s
 from hessence.blocks import Block, Isometry
 from hessence.frames import Frame
 from hessence.losses import CrossEntropy, PointwiseLoss, as_loss
+from hessence.networks.ggn_blocks import DENSE_LIMIT
 from hessence.networks.products import HALF, Part
 from hessence.operators import Hessian
 from hessence.spectra import Spectrum
 from hessence.twin import narrow_twin
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
-
-DENSE_LIMIT = 4000
-"""The largest eigenproblem that a spectrum may leave to a dense solver."""
 
 
 class MatrixAttention:
@@ -145,18 +143,18 @@ class MatrixAttention:
         tokens, _ = self._tokens(x)
         pointwise = as_loss(loss, coupled=True)
         outputs = int(self.W_v.shape[1])
+        if y is None:
+            raise ValueError("y is missing: give the targets.")
+        shape = np.shape(x) if not hasattr(x, "shape") else tuple(x.shape)
         raw = np.asarray(to_numpy(y) if hasattr(y, "shape") else y)
         if isinstance(pointwise, CrossEntropy) and raw.dtype.kind in "iu":
-            if raw.min() < 0 or raw.max() >= outputs:
+            require_shape("y", raw, shape[:-1], batch=False)
+            if raw.size and (raw.min() < 0 or raw.max() >= outputs):
                 raise ValueError(f"y must hold class indices from 0 to {outputs - 1}.")
             targets = np.eye(outputs)[raw]
         else:
             targets = to_numpy(floating(("W_v", self.W_v), y=y)[1]).astype(np.float64)
-        if targets.size != tokens.shape[0] * tokens.shape[1] * outputs:
-            raise ValueError(
-                f"y must have {outputs} targets for each of the {tokens.shape[:2]} tokens, "
-                f"got shape {raw.shape}."
-            )
+            require_shape("y", targets, (*shape[:-1], outputs), batch=False)
         return tokens, targets.reshape(-1, outputs), pointwise
 
     def _mean(self, tokens: Numbers) -> tuple[Numbers, Numbers]:
@@ -302,8 +300,15 @@ class MatrixAttentionHessian(Hessian):
         return like(result, columns)
 
     def trace(self) -> Array:
-        """Return the sum of the diagonal: the swap of dW_Q and dW_K has none."""
-        return like(np.trace(self._reduced(*self._weights)[0]), self.W_v)[()]
+        """Return tr(J Jᵀ H), H in (W_V, M); the swap of dW_Q and dW_K has no diagonal."""
+        W_q, W_k = self._weights
+        d = len(W_q)
+        values = len(self._core) - d * d
+        bent = self._core[values:, values:].reshape(d, d, d, d)
+        scores = np.einsum("abae,be->", bent, W_k @ W_k.T) + np.einsum(
+            "abeb,ae->", bent, W_q @ W_q.T
+        )
+        return like(np.trace(self._core[:values, :values]) + scores, self.W_v)[()]
 
     def squared_norm(self) -> Array:
         """Return the sum of all squared entries: those in the hidden span, and the swap outside."""

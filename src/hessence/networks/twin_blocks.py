@@ -36,10 +36,9 @@ class TwinReduction:
         left, singular, right = xp.linalg.svd(constant(H.slope), full_matrices=True)
         largest = float(singular[0])
         threshold = max(H.noise, max(H.slope.shape) * epsilon(H.slope) * largest)
-        self._rank = rank = int((to_numpy(singular) > threshold).sum())
+        self._rank = int((to_numpy(singular) > threshold).sum())
         self._left, self._right = left, transpose(right)
-        turned = xp.matmul(transpose(left), xp.matmul(H.slope, self._right))
-        self._slope = turned[:rank, :rank]
+        self._slope = xp.matmul(transpose(left), xp.matmul(H.slope, self._right))
         first, second = H.weights
         self._a = xp.matmul(transpose(left), xp.matmul(second, self._basis))
         self._b = xp.matmul(xp.matmul(transpose(self._basis), first), self._right)
@@ -53,7 +52,7 @@ class TwinReduction:
     @property
     def size(self) -> int:
         """The dimension of the eigenproblem that is left."""
-        return 2 * self._width * self._rank + int(self._rest_basis[0].shape[-1])
+        return 2 * self._width * self._rank + int(self._rest_basis.shape[-1])
 
     def blocks(self) -> list[Block]:
         """Return the direct sum that the Hessian is."""
@@ -67,32 +66,30 @@ class TwinReduction:
 
     def _twin_block(self) -> Block | None:
         xp = self._xp
-        r, rank = self._width, self._rank
         if self.size == 0:
             return None
-        parts = [self._jacobian(*self._main_directions())] if rank else []
-        if self._rest_basis[0].shape[-1]:
-            parts.append(self._rest_basis[1])
-        jacobian = xp.concat(parts, axis=-1)
-        matrix = xp.matmul(transpose(jacobian), self._bent(jacobian))
-        matrix = (matrix + transpose(matrix)) / 2
-        if rank:
-            eye = xp.eye(r, dtype=matrix.dtype, device=api.device(matrix))
-            couple = xp.reshape(
-                self._slope[:, None, :, None] * eye[None, :, None, :], (rank * r, rank * r)
-            )
-            half, whole = rank * r, int(matrix.shape[0])
-            zero = xp.zeros((half, half), dtype=matrix.dtype, device=api.device(matrix))
-            swap = xp.concat(
-                [xp.concat([zero, couple], axis=1), xp.concat([transpose(couple), zero], axis=1)],
-                axis=0,
-            )
-            matrix = matrix + _embed(swap, whole)
+        dA, dB = self._directions()
+        jacobian = self._jacobian(dA, dB)
+        matrix = xp.matmul(transpose(jacobian), self._bent(jacobian)) / 2
+        # ⟨G', dA dB⟩ of every two directions. Only its first ρ rows and columns are not zero, but
+        # a gradient sees the others move.
+        pulled = xp.matmul(self._slope, transpose(dB))
+        count, size = int(dA.shape[0]), int(dA.shape[1]) * int(dA.shape[2])
+        swap = xp.matmul(
+            xp.reshape(dA, (count, size)), transpose(xp.reshape(pulled, (count, size)))
+        )
+        matrix = matrix + swap
+        matrix = matrix + transpose(matrix)
 
         def isometry(_: int) -> Isometry:
             return lambda coordinates, copies: self._carry(coordinates[..., None] * copies)
 
-        return Block(matrix, ("twin",) * int(matrix.shape[0]), isometry)
+        return Block(matrix, ("twin",) * count, isometry)
+
+    def _directions(self) -> tuple[Array, Array]:
+        """Return the unit directions of the block as dA' (n, K, r) and dB' (n, r, D)."""
+        main, rest = self._main_directions(), self._rest(transpose(self._rest_basis), inside=True)
+        return tuple(self._xp.concat(list(both), axis=0) for both in zip(main, rest, strict=True))
 
     def _main_directions(self) -> tuple[Array, Array]:
         """Return the 2ρr unit directions as dA' (2ρr, K, r) and dB' (2ρr, r, D)."""
@@ -160,18 +157,21 @@ class TwinReduction:
         )
 
     @cached_property
-    def _rest_basis(self) -> tuple[Array, Array, Array]:
-        """Return what matters of the rest inside the spans, its dM', and what there is flat."""
+    def _split_rest(self) -> tuple[Array, Array]:
+        """Return what matters of the rest inside the spans, and what there is flat, as columns."""
         xp = self._xp
         count = sum(self._rest_counts(inside=True))
         eye = xp.eye(count, dtype=self._a.dtype, device=api.device(self._a))
         if count == 0:
-            return eye, eye, eye
-        jacobian = self._jacobian(*self._rest(eye, inside=True))
-        seen = _seen(self._bend, constant(jacobian))
+            return eye, eye
+        seen = _seen(self._bend, constant(self._jacobian(*self._rest(eye, inside=True))))
         _, singular, right = xp.linalg.svd(seen, full_matrices=True)
         basis, keep = transpose(right), _rank(singular, seen)
-        return basis[:, :keep], xp.matmul(jacobian, basis[:, :keep]), basis[:, keep:]
+        return basis[:, :keep], basis[:, keep:]
+
+    @property
+    def _rest_basis(self) -> Array:
+        return self._split_rest[0]
 
     def _carry(self, coordinates: Array) -> Array:
         """Carry block coordinates (size, n) to parameter vectors (p, n)."""
@@ -179,7 +179,7 @@ class TwinReduction:
         main = 2 * self._width * self._rank
         rows = transpose(coordinates)
         dA, dB = self._unpack_main(rows[:, :main])
-        basis = self._rest_basis[0]
+        basis = self._rest_basis
         if basis.shape[-1]:
             rest = xp.matmul(rows[:, main:], transpose(basis))
             more = self._rest(rest, inside=True)
@@ -220,7 +220,7 @@ class TwinReduction:
             return of
 
         names = [f"/{i}" for i in range(self._rank)]
-        sigma = self._xp.linalg.diagonal(self._slope)
+        sigma = self._xp.linalg.diagonal(self._slope)[: self._rank]
         return [
             Block(sign * sigma[:, None, None], ("bulk",), isometry(sign), self._spare, names)
             for sign in (1, -1)
@@ -236,12 +236,12 @@ class TwinReduction:
         loose = outputs + inputs - 2 * self._rank
         zero = xp.zeros((1, 1), dtype=self._a.dtype, device=api.device(self._a))
         outside = sum(self._rest_counts(inside=False))
-        within = outside + int(self._rest_basis[2].shape[-1])
+        within = outside + int(self._split_rest[1].shape[-1])
 
         def in_twin(_: int) -> Isometry:
             def carry(coordinates: Array, copies: Array) -> Array:
                 scaled = transpose(coordinates[..., None] * copies)
-                hidden = xp.matmul(scaled[:, outside:], transpose(self._rest_basis[2]))
+                hidden = xp.matmul(scaled[:, outside:], transpose(self._split_rest[1]))
                 dA, dB = self._rest(scaled[:, :outside], inside=False)
                 more = self._rest(hidden, inside=True)
                 return self._back(dA + more[0], dB + more[1])
@@ -330,16 +330,3 @@ def _pad_rows(rows: Array, count: int, first: int = 0) -> Array:
         return xp.zeros((n, height, r), dtype=rows.dtype, device=api.device(rows))
 
     return xp.concat([zeros(first), rows, zeros(count - first - q)], axis=1)
-
-
-def _zeros(rows: int, columns: int, reference: Array) -> Array:
-    xp = api.array_namespace(reference)
-    return xp.zeros((rows, columns), dtype=reference.dtype, device=api.device(reference))
-
-
-def _embed(matrix: Array, size: int) -> Array:
-    """Put a square matrix at the top left of a larger one of zeros."""
-    xp = api.array_namespace(matrix)
-    own = int(matrix.shape[0])
-    wide = xp.concat([matrix, _zeros(own, size - own, matrix)], axis=1)
-    return xp.concat([wide, _zeros(size - own, size, matrix)], axis=0)
