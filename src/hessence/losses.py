@@ -113,6 +113,7 @@ class CrossEntropy:
     def value(self, prediction: Array, target: Array) -> Array:
         """Return −y_k log softmax(f)_k for each output, without overflow."""
         xp = api.array_namespace(prediction)
+        _require_probabilities(target)
         shifted = prediction - xp.max(prediction, axis=-1, keepdims=True)
         normaliser = xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
         return -target * (shifted - normaliser)
@@ -120,6 +121,7 @@ class CrossEntropy:
     def first(self, prediction: Array, target: Array) -> Array:
         """Return softmax(f) Σ_k y_k − y."""
         xp = api.array_namespace(prediction)
+        _require_probabilities(target)
         return _softmax(prediction) * xp.sum(target, axis=-1, keepdims=True) - target
 
     def second(self, prediction: Array, target: Array) -> Array:
@@ -171,6 +173,12 @@ def sigmoid(t: Array) -> Array:
     xp = api.array_namespace(t)
     decay = xp.exp(-xp.abs(t))
     return xp.where(t < 0, decay, xp.ones_like(t)) / (1 + decay)
+
+
+def _require_probabilities(target: Array) -> None:
+    xp = api.array_namespace(target)
+    if not bool(xp.all(target >= 0)):
+        raise ValueError("y must not be negative for the cross-entropy.")
 
 
 def _signs(target: Array) -> Array:

@@ -225,8 +225,8 @@ class TorchLoss:
     def _targets(self) -> Any:
         import torch
 
-        values = to_numpy(self.y)
-        return torch.as_tensor(values if values.dtype.kind in "iu" else values.astype(np.float64))
+        values = np.asarray(to_numpy(self.y) if hasattr(self.y, "shape") else self.y)
+        return torch.as_tensor(values.astype(np.int64 if values.dtype.kind in "iu" else np.float64))
 
     @staticmethod
     def _torch(array: Array) -> Any:

@@ -43,6 +43,17 @@ class Eigenspace:
     label : str
         What the eigenvalue is: ``"outlier"``, ``"bulk"``, ``"flat"``, with a tail such as
         ``"outlier/+cell"`` where there is more to say.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> H = hs.ScalarLinear([1.0, 0.5, 0.0], [0.5, 1.0, 1.0]).hessian([1.0, -1.0], [2.0, -2.0])
+    >>> space = H.spectrum()["bulk"][0]
+    >>> float(space.value), space.multiplicity
+    (1.0, 2)
+    >>> z = space.vectors()
+    >>> bool(np.allclose(H @ z, space.value * z)), bool(np.allclose(z.T @ z, np.eye(2)))
+    (True, True)
     """
 
     value: Array
@@ -440,7 +451,18 @@ def _join_counts(multiplicities: list[Any], sizes: list[int], values: Array) -> 
 
 
 def load(path: str | os.PathLike[str]) -> Spectrum:
-    """Read a spectrum that ``Spectrum.save`` wrote."""
+    """Read a spectrum that ``Spectrum.save`` wrote.
+
+    Examples
+    --------
+    >>> import hessence as hs, tempfile, os
+    >>> spectrum = hs.ScalarLinear([1.0], [0.5]).hessian([1.0], [2.0]).spectrum()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "spectrum.json")
+    ...     spectrum.save(path)
+    ...     hs.load(path) == spectrum
+    True
+    """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:

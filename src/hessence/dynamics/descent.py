@@ -35,11 +35,10 @@ def gradient_descent(
 
     Parameters
     ----------
-    net : ScalarLinear, ScalarReLU, TwoLayerLinear or DeepLinear
+    net : ScalarLinear, ScalarReLU, TwoLayerLinear, DeepLinear or SelfAttention
         Where training starts. A batch of networks is trained in one go, ReLU networks excepted.
     x, y : array
-        The data, as ``net.hessian`` takes them, or a :class:`~hessence.Moments` in place of `x`
-        for the mean-squared error.
+        The data, as ``net.hessian`` takes them.
     lr : float
         The learning rate, positive.
     steps : int
@@ -48,19 +47,26 @@ def gradient_descent(
         Heavy-ball momentum, at least 0 and below 1.
     loss : str or PointwiseLoss
         As in ``net.hessian``.
+    mask : array of bool, optional
+        For SelfAttention: which tokens exist.
 
     Returns
     -------
     Trajectory
-        Loss, sharpness, trace, outliers, bulk and phase at each of the ``steps + 1`` points, and
-        the networks themselves.
+        Loss, sharpness and trace at each of the ``steps + 1`` points, and the networks themselves;
+        for scalar networks also ``outliers``, ``bulk`` and ``phase``, for SelfAttention also
+        ``outliers``, ``bulk`` and the norms of the weights.
 
     Notes
     -----
     Gradient descent moves w + v along one line and w − v along another, so two numbers follow the
     whole spectrum at any width (for ReLU: two in each cell). A ReLU unit whose v changes sign
     changes cell; the step that does this is taken on the weights, and the reduction starts anew
-    behind it.
+    behind it. Self-attention needs three numbers.
+
+    A linear network of any depth that is aligned, which is checked, stays so: its singular values
+    follow a recursion of their own. One that is not is trained on its weights, from the moments of
+    the data. The sharpness of these is computed when first asked for.
 
     Examples
     --------

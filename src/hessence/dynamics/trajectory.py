@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -20,6 +21,14 @@ class Trajectory(ABC):
         The learning rate, whose stability threshold for the sharpness is 2 / lr.
     diverged : int or None
         The first step at which a number is no longer finite.
+
+    Examples
+    --------
+    >>> import hessence as hs
+    >>> net = hs.ScalarLinear([0.1, 0.2], [0.3, -0.1])
+    >>> t = hs.gradient_descent(net, [1.0, -1.0], [1.0, -1.0], lr=0.1, steps=50)
+    >>> len(t), t[50], len(t.spectrum(50))
+    (51, ScalarLinear(m=2), 4)
     """
 
     loss: Array
@@ -33,6 +42,12 @@ class Trajectory(ABC):
 
     def __getitem__(self, step: int) -> Any:
         """Return the network after `step` updates; negative steps count from the end."""
+        try:
+            step = operator.index(step)
+        except TypeError:
+            raise TypeError(
+                f"a trajectory is indexed by a step, got {type(step).__name__}."
+            ) from None
         index = step + len(self) if step < 0 else step
         if not 0 <= index < len(self):
             raise IndexError(f"step {step} is outside a trajectory of {len(self)} points.")

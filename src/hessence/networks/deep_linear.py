@@ -84,6 +84,12 @@ class DeepLinear(LinearNetwork):
             The singular values of *each* layer, at most min(dims) of them; the rest are zero.
         rng : int or numpy.random.Generator, optional
             The source of the singular vectors.
+
+        Examples
+        --------
+        >>> import hessence as hs
+        >>> hs.DeepLinear.balanced((3, 5, 4), singular_values=(2.0, 1.0), rng=0).balance() < 1e-14
+        True
         """
         widths = as_widths(dims)
         values = (
@@ -108,6 +114,14 @@ class DeepLinear(LinearNetwork):
 
         Each layer gets the L-th roots of the product's singular values; hidden singular vectors are
         random.
+
+        Examples
+        --------
+        >>> import numpy as np, hessence as hs
+        >>> product = np.asarray([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0]])
+        >>> net = hs.DeepLinear.balanced_from(product, (3, 4, 2), rng=0)
+        >>> bool(np.allclose(net.product, product))
+        True
         """
         widths = as_widths(dims)
         _, matrix = floating(product=product)

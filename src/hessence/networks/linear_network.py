@@ -107,6 +107,12 @@ class LinearNetwork(Network):
             raise ValueError("loss must be 'mse' when x is a Moments; other losses need samples.")
         _, x = floating(self._reference, x=x)
         require_shape("x", x, ("n", self.dims[0]), batch=False)
+        if isinstance(loss, type):
+            raise TypeError(f"loss must be a function or an object, got the class {loss.__name__}.")
+        if y is None:
+            raise ValueError("y is missing: give the targets.")
+        if not np.isfinite(to_numpy(y) if hasattr(y, "shape") else np.asarray(y)).all():
+            raise ValueError("y contains NaN or infinity.")
         if len(y) != x.shape[0]:
             raise ValueError(
                 f"y must have one row for each of the {x.shape[0]} samples in x, got {len(y)}."
@@ -118,6 +124,8 @@ class LinearNetwork(Network):
             return y
         labels = to_numpy(y) if api.is_array_api_obj(y) else np.asarray(y)
         classes = self.dims[-1]
+        if labels.size == 0:
+            raise ValueError("y is empty: give one class index for each sample.")
         if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
             raise ValueError(
                 f"y must hold class indices from 0 to {classes - 1}, or rows of {classes} "
