@@ -4,6 +4,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# The problems here are small: more threads for linear algebra would only wait for each other.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+
 .PHONY: demo test test-all lint bench clean
 .DEFAULT_GOAL := demo
 

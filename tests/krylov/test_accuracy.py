@@ -102,15 +102,15 @@ def test_exact_multiplicities(multiplicity, seed):
 
 def test_close_neighbours_are_not_missed():
     # Three eigenvalues closer than the tolerance. A search that does not look into the pending
-    # vector misses one of them in 13 of 100 runs; the promise is 1 in 100.
+    # vector misses one of them in 13 of 100 runs; the promise is 1 in 200.
     rng = np.random.default_rng(5)
     missed = 0
-    for seed in range(60):
+    for seed in range(30):
         close = [0.99788838, 0.9977234, 0.99766979, 0.97839815]
         values = np.concatenate([[4, 4, 4, 3, 2, 2], close, rng.uniform(-1, 0.95, size=190)])
         pairs = eigenpairs(Counting(values), k=10, tol=1e-4, rng=seed)
         missed += np.abs(pairs.eigenvalues - ends(values, 10, "LA")).max() > 8e-4
-    assert missed <= 3
+    assert missed <= 1
 
 
 def test_an_outlier_behind_a_bulk():
