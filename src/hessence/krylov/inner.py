@@ -16,7 +16,8 @@ def inner_products(rows: Array, columns: Array) -> Numbers:
     """Return the inner products (*batch, m, b) of rows (*batch, m, n) and columns (*batch, n, b).
 
     In single precision on a CPU they are added up in pieces, and the pieces in double precision:
-    PyTorch's own are off by 1e-5 for a million numbers, and so would be the basis from orthogonal.
+    PyTorch's own are off by up to 4e-4 for a million numbers, and left a basis 2e-5 away from
+    orthogonal even after the second pass.
     """
     xp = api.array_namespace(rows)
     size = int(columns.shape[-2])
@@ -31,8 +32,8 @@ def inner_products(rows: Array, columns: Array) -> Numbers:
 def lengths(columns: Array) -> Numbers:
     """Return the lengths (*batch, b) of columns (*batch, n, b).
 
-    One by one, as sums over a contiguous axis: these are pairwise. PyTorch's norm, and its sums
-    over any other axis, are off by 1e-5 for a million numbers in single precision.
+    One by one, as sums over a contiguous axis: these are pairwise. For a million numbers in single
+    precision PyTorch's norm is off by 1e-5, and NumPy's sum over any other axis by 4e-4.
     """
     xp = api.array_namespace(columns)
     each = [columns[..., j] for j in range(columns.shape[-1])]

@@ -17,8 +17,8 @@ def eigensystem(matrix: Numbers, reference: Array) -> tuple[Numbers, Numbers]:
     """Return ascending eigenvalues and eigenvectors of the symmetric part of (*batch, m, m).
 
     Beside PyTorch vectors, PyTorch's own solver is used: NumPy brings its own threads, and the two
-    pools, taking turns, each spin while the other works (on two cores a product with a basis and an
-    eigenvalue problem of order 60 took 8 ms instead of 0.5).
+    pools, taking turns, each spin while the other works (on two busy cores a product with a basis
+    and an eigenvalue problem of order 60 took 8 ms instead of 0.5).
     """
     symmetric = (matrix + np.swapaxes(matrix, -1, -2)) / 2
     if not api.is_torch_array(reference):
