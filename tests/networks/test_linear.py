@@ -417,3 +417,21 @@ def test_closed_forms_have_no_size_limit():
     deep = hs.init.standard((90, 100, 100, 80), rng=0)
     with pytest.raises(ValueError, match=r"H\.ggn\.top\(k\)"):
         deep.hessian(x, deep(x)).ggn.spectrum()
+
+
+@pytest.mark.parametrize("which", ["LA", "LM"])
+def test_a_long_stack_agrees_with_its_members(which):
+    rng = np.random.default_rng(40)
+    nets = [hs.init.standard((10, 40, 10), rng) for _ in range(40)]
+    stack = hs.DeepLinear([np.stack(w) for w in zip(*(n.weights for n in nets), strict=True)])
+    x = rng.normal(size=(60, 10))
+    y = x @ rng.normal(size=(10, 10))
+    found = stack.hessian(x, y).top(1, which, tol=1e-8)
+    assert found.converged
+    for i, net in enumerate(nets):
+        H = net.hessian(x, y)
+        values = H.spectrum().eigenvalues
+        best = values[0] if which == "LA" else values[np.argmax(np.abs(values))]
+        assert float(found.eigenvalues[i, 0]) == pytest.approx(float(best), rel=1e-7)
+        z = found.vectors[i]
+        assert np.linalg.norm(H @ z - found.eigenvalues[i] * z) < 1e-6

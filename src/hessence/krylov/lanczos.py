@@ -158,10 +158,13 @@ class Search:
             return 1
         worst = float(np.log(ritz.excess.max()))
         last, self._last = self._last, (basis.products, worst)
+        # A batch pays for a look once for every operator in it.
+        single = ritz.excess.ndim == 1
+        most = 1 + basis.count // (8 if single else 2)
         if last is None or worst >= last[1]:
-            return 1 + basis.count // 8
+            return most
         predicted = worst * (basis.products - last[0]) / (last[1] - worst)
-        return max(1, min(int(0.6 * predicted), 1 + basis.count // 8))
+        return max(1, min(int((0.6 if single else 0.9) * predicted), most))
 
     def _turn_to_residuals(self, ritz: _Ritz) -> None:
         """Bring those combinations of the pending vectors to the front that most is missing of."""

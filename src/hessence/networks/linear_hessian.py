@@ -20,9 +20,8 @@ from typing import Any
 import array_api_compat as api
 
 from hessence.arrays import Array, transpose
-from hessence.krylov.extremal import eigenpairs
 from hessence.krylov.results import Eigenpairs
-from hessence.matrix_objectives import Bend, Separable
+from hessence.matrix_objectives import Bend, Dense, Separable
 from hessence.networks.products import Part
 from hessence.operators import Hessian
 from hessence.spectra import Spectrum
@@ -83,9 +82,15 @@ class LinearHessian(Hessian):
         Works on a batch of networks too, all at once. A wide two-layer network is sought through
         its narrow twin where the bulk that this leaves out is not among the answers.
         """
-        from hessence.networks.twin_top import top_of_twin
+        from hessence.networks.twin_top import top_of_stack, top_of_twin
 
-        return top_of_twin(self, k, which, options) or eigenpairs(self, k, which, **options)
+        return top_of_twin(self, k, which, options) or top_of_stack(self, k, which, options)
+
+    def pick(self, index: Any) -> LinearHessian:
+        """Return the Hessians at an index into the batch dimension."""
+        bend = self.bend if isinstance(self.bend, Separable) else Dense(self.bend.tensor()[index])
+        layers = tuple(w[index] for w in self.weights)
+        return replace(self, weights=layers, slope=self.slope[index], bend=bend)
 
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors.

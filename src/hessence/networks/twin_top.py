@@ -1,16 +1,24 @@
-"""Extreme eigenpairs of wide two-layer networks, sought in the narrow twin."""
+"""Extreme eigenpairs of linear networks: wide ones in their twin, many in two rounds."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
 import array_api_compat as api
+import numpy as np
 
-from hessence.arrays import Array
+from hessence.arrays import Array, to_numpy
 from hessence.krylov.extremal import eigenpairs
-from hessence.krylov.results import Eigenpairs
+from hessence.krylov.results import ConvergenceWarning, Eigenpairs
 from hessence.networks.linear_hessian import LinearHessian
+
+LONG_STACK = 32
+"""From how many networks on a stack is solved in two rounds."""
+
+FIRST = 40
+"""How many products the first round takes for one eigenvalue."""
 
 
 def top_of_twin(H: LinearHessian, k: int, which: str, options: dict[str, Any]) -> Eigenpairs | None:
@@ -33,9 +41,40 @@ def top_of_twin(H: LinearHessian, k: int, which: str, options: dict[str, Any]) -
     twin = replace(H, weights=turned)
     if options.get("v0") is not None:
         options = options | {"v0": _narrow(H, twin, basis, options["v0"])}
-    found = eigenpairs(twin, k, which, **options)
+    found = top_of_stack(twin, k, which, options)
     bulk = xp.linalg.svdvals(H.slope)[..., 0]
     return _widen(H, twin, basis, found) if _encloses(found, bulk, which) else None
+
+
+def top_of_stack(H: LinearHessian, k: int, which: str, options: dict[str, Any]) -> Eigenpairs:
+    """Return eigenpairs by Lanczos; of a long stack of networks, in two rounds.
+
+    In lock-step all wait for the slowest. So most are let go after a number of products that does
+    for them, and the few that need more go on by themselves.
+    """
+    count = H.shape[0] if len(H.shape) == 3 else 0
+    if count < LONG_STACK or {"v0", "max_products"} & options.keys() or H.shape[-1] <= 4 * FIRST:
+        return eigenpairs(H, k, which, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = eigenpairs(H, k, which, **options, max_products=FIRST + 4 * (k - 1))
+    slow = np.flatnonzero(~to_numpy(found.resolved).all(axis=-1))
+    if not slow.size:
+        return found
+    rest = eigenpairs(H.pick(slow), k, which, **options)
+    merged = {}
+    for name in ("eigenvalues", "vectors", "errors", "resolved"):
+        whole = to_numpy(getattr(found, name)).copy()
+        whole[slow] = to_numpy(getattr(rest, name))
+        kind = getattr(found, name)
+        merged[name] = api.array_namespace(kind).asarray(whole, device=api.device(kind))
+    return replace(
+        found,
+        **merged,
+        products=max(found.products, rest.products),
+        message=rest.message,
+        confidence=rest.confidence,
+    )
 
 
 def _encloses(found: Eigenpairs, bulk: Array, which: str) -> bool:
