@@ -360,9 +360,9 @@ def _attention_sweeps() -> Picture:
 
 def _edge_of_stability() -> Picture:
     rng = np.random.default_rng(0)
-    x = np.asarray([1.0, -1.0, 0.5])
+    x = np.asarray([1.1, -1.0, 0.6])
     net = hs.SelfAttention(0.1 * rng.normal(), *(0.1 * rng.normal(size=(2, 2))))
-    t: Any = hs.gradient_descent(net, x, x[::-1], lr=2.3, steps=250)
+    t: Any = hs.gradient_descent(net, x, x[::-1], lr=2.3, steps=600)
     figure, axes = new_figure(width=13.0, columns=4)
     axes[0].semilogy(t.loss, color=COLOURS[0])
     axes[0].set_ylabel("loss")
@@ -384,6 +384,7 @@ def _edge_of_stability() -> Picture:
         "edge-of-stability",
         "Self-attention at the edge of stability",
         "Learning to reverse a sequence with rate 2.3 and d_K = 2. The sharpness rises to the "
-        "threshold 2 / lr, crosses it, and hovers around it while the loss goes on falling.",
+        "threshold 2 / lr, crosses it, and hovers around it, while the loss goes on falling on "
+        "average.",
         figure,
     )

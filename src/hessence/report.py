@@ -16,7 +16,8 @@ h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-t
 p.lead { color: #555; margin-top: 0; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; }
 th, td { text-align: left; padding: .35rem .7rem; border-bottom: 1px solid #e4e4e4; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.number, th.number { text-align: right; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
 figure { margin: 1.4rem 0; } img { max-width: 100%; height: auto; }
 figcaption { color: #555; font-size: .92rem; }
 .scroll { overflow-x: auto; }

@@ -54,15 +54,15 @@ def test_progressive_sharpening_and_the_edge_of_stability(seed):
 
 def test_the_loss_goes_on_falling_at_the_edge():
     rng = np.random.default_rng(0)
-    x = np.asarray([1.0, -1.0, 0.5])
+    x = np.asarray([1.1, -1.0, 0.6])
     net = hs.SelfAttention(0.1 * rng.normal(), *(0.1 * rng.normal(size=(2, 2))))
-    t = hs.gradient_descent(net, x, x[::-1], lr=2.3, steps=250)
-    relative, loss = np.asarray(t.sharpness) * 2.3 / 2, np.asarray(t.loss)
-    assert relative[0] < 0.1
-    assert np.abs(relative[120:] - 1).max() < 0.25
-    assert (relative[120:] > 1).any()
-    assert loss[120] < 0.2 * loss[0]
-    assert np.diff(loss[120:]).max() < 0
+    t = hs.gradient_descent(net, x, x[::-1], lr=2.3, steps=600)
+    windows = [slice(60, 150), slice(150, 300), slice(300, 600)]
+    relative = [float(np.mean(t.sharpness[w])) * 2.3 / 2 for w in windows]
+    loss = [float(np.mean(t.loss[w])) for w in windows]
+    assert float(t.sharpness[0]) * 2.3 / 2 < 0.1
+    assert all(1.0 < r < 1.05 for r in relative)
+    assert t.loss[0] > 2 * loss[0] > 2 * loss[1] > 2 * loss[2]
 
 
 def test_a_batch_trains_like_its_members():
