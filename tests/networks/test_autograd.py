@@ -86,7 +86,6 @@ def test_rows_at_w_equal_to_plus_and_minus_v(kind):
     assert_gradients(Case(kind, weights, plain.x, plain.y), only=[0])
 
 
-@pytest.mark.xfail(reason="the frame of three dependent vectors has no derivative: NaN")
 def test_affine_twin_at_parallel_weights():
     plain = typical("ScalarAffine")
     assert_gradients(

@@ -20,7 +20,7 @@ from functools import cached_property
 
 import array_api_compat as api
 
-from hessence.arrays import Array, epsilon, nonzero, stack_rows, unit
+from hessence.arrays import Array, constant, epsilon, nonzero, stack_rows, unit
 from hessence.blocks import Block, Isometry, eigenvalues
 from hessence.frames import Frame
 from hessence.networks.products import (
@@ -173,9 +173,11 @@ class AffineHessian(Hessian):
     def _twin_blocks(self) -> list[Block]:
         xp = api.array_namespace(self.w)
         m = int(self.w.shape[-1])
-        frame = Frame(xp.stack([self.w, *self._turned], axis=-1))
+        stack = xp.stack([self.w, *self._turned], axis=-1)
+        # The basis is a constant: eigenvalues do not depend on it, and so gradients are right.
+        frame = Frame(constant(stack))
         r = frame.rank
-        inside = frame.coordinates(xp.stack([self.w, *self._turned], axis=-1))
+        inside = frame.coordinates(stack)
         w, along, across = (inside[..., i] for i in range(3))
         zero, length = 0 * w, xp.sqrt(xp.vecdot(w, w))[..., None]
         # Coordinates of the block: dw and dv′ in the span of (w, v, b), and db′ along w.
