@@ -17,7 +17,8 @@ from hessence.blocks import eigenvalues
 from hessence.dynamics.trajectory import Trajectory
 from hessence.networks.attention_hessian import Scalars, outlier_block
 from hessence.networks.products import Gram
-from hessence.networks.self_attention import SelfAttention, Sequences
+from hessence.networks.self_attention import SelfAttention
+from hessence.networks.sequences import Sequences
 from hessence.spectra import Spectrum
 
 Numbers = np.ndarray[Any, np.dtype[Any]]

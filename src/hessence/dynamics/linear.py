@@ -24,7 +24,7 @@ from hessence.matrix_objectives import MatrixQuadratic
 from hessence.networks.aligned import TOLERANCE, Chains, Numbers, find_chains
 from hessence.networks.linear_hessian import LinearHessian
 from hessence.networks.linear_network import LinearNetwork
-from hessence.networks.pair_blocks import largest_eigenvalue
+from hessence.networks.pair_top import largest_eigenvalue
 from hessence.spectra import Spectrum
 
 
