@@ -19,7 +19,7 @@ import array_api_compat as api
 from hessence.arrays import Array, nonzero
 from hessence.losses import PointwiseLoss, Squared, as_loss
 from hessence.moments import Moments
-from hessence.summation import exact_product
+from hessence.summation import exact_product, exact_sum
 
 
 class Objective(Protocol):
@@ -63,6 +63,12 @@ class Quadratic:
         """Return δ = σ² g − c, also near the solution, where the rounding of σ² g would show."""
         fitted, lost = exact_product(self.variance + 0 * coefficients, coefficients)
         return (fitted - self.covariance) + lost
+
+    def far_slope(self, coefficients: Array) -> Array:
+        """Return δ + 2σ² g = 3σ² g − c, also near a third of the solution, where it vanishes."""
+        fitted, lost = exact_product(self.variance + 0 * coefficients, coefficients)
+        gap, lost_too = exact_sum(fitted, -(self.covariance + 0 * fitted))
+        return (2 * fitted + gap) + (lost_too + 3 * lost)
 
     def curvature(self, coefficients: Array) -> Array:
         """Return σ²."""

@@ -28,13 +28,18 @@ def compensated_sum(terms: Array) -> Array:
         half = int(terms.shape[-1]) // 2
         odd = terms[..., 2 * half :], errors[..., 2 * half :]
         a, b = terms[..., :half], terms[..., half : 2 * half]
-        total = a + b
-        shared = total - a
-        lost = (a - (total - shared)) + (b - shared)
+        total, lost = exact_sum(a, b)
         errors = errors[..., :half] + errors[..., half : 2 * half] + lost
         terms = xp.concat([total, odd[0]], axis=-1)
         errors = xp.concat([errors, odd[1]], axis=-1)
     return terms[..., 0] + errors[..., 0]
+
+
+def exact_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return the rounded sum of a and b, and what the rounding has lost (Knuth)."""
+    total = a + b
+    shared = total - a
+    return total, (a - (total - shared)) + (b - shared)
 
 
 def exact_product(a: Array, b: Array) -> tuple[Array, Array]:

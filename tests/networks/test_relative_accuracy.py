@@ -90,3 +90,16 @@ def test_affine_gauss_newton_part():
     assert (
         worst_relative_error(spectrum.eigenvalues, exact_eigenvalues(jacobian.T * jacobian)) < 1e-14
     )
+
+
+@pytest.mark.parametrize("near", [1, 3])
+def test_many_bits_near_the_solution_and_near_a_third_of_it(near):
+    rng = np.random.default_rng(near)
+    for _ in range(20):
+        g = 1 + int(rng.integers(1, 2**52)) * 2.0**-52
+        aim = near * g * 3.0 * (1 + 2.0**-40 * int(rng.integers(1, 9)))
+        y = np.ldexp(np.round(np.ldexp(aim, 45)), -45)
+        weights = {"w": np.asarray([g]), "v": np.asarray([1.0])}
+        for kind in ("ScalarLinear", "ScalarReLU"):
+            case = Case(kind, weights, np.asarray([3.0]), np.asarray([y]))
+            assert relative_error(case) < 1e-14

@@ -48,6 +48,8 @@ class CellwiseHessian(Hessian):
         Whether the cell has samples.
     part : str
         Which of the Hessian and its two parts this is.
+    far_slope : array (..., 2), optional
+        δ + 2 s g of each cell, where it is known to more digits than the sum has.
     """
 
     w: Array
@@ -58,6 +60,7 @@ class CellwiseHessian(Hessian):
     numbers: Gram
     populated: tuple[bool, bool]
     part: Part = "hessian"
+    far_slope: Array | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -130,6 +133,7 @@ class CellwiseHessian(Hessian):
             self.curvature[..., own],
             self.numbers.at(own),
         )
+        far = None if self.far_slope is None else self.far_slope[..., own]
         one = xp.ones_like(units)
         exists = xp.minimum(units, one)
 
@@ -160,7 +164,7 @@ class CellwiseHessian(Hessian):
             case _:
                 pair = of_cell(pair_isometry)
                 return [
-                    pair_block(numbers, slope, curvature, (suffix,), pair, exists),
+                    pair_block(numbers, slope, curvature, (suffix,), pair, exists, far),
                     *swap_blocks(slope, units - exists, (suffix,), bulk),
                 ]
 

@@ -159,7 +159,9 @@ class DecoupledOutputs(_Decoupled):
         objective = self._objective(self._data(x, y), loss)
         slope, curvature = objective.slope(self._gram.inner), objective.curvature(self._gram.inner)
         names = [f"/y{k}" for k in range(int(self.W.shape[-2]))]
-        return Products(self.W, self.V, slope, curvature, self._gram, suffixes=names)
+        exact = isinstance(objective, Quadratic)
+        far = objective.far_slope(self._gram.inner) if exact else None
+        return Products(self.W, self.V, slope, curvature, self._gram, suffixes=names, far_slope=far)
 
     def _predict(self, inputs: Array) -> Array:
         return inputs * self._gram.inner[..., None, :]

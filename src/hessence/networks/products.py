@@ -89,13 +89,15 @@ def _squared_sum(w: Array, v: Array, sign: int) -> Array:
     return total
 
 
-def outlier_pair(numbers: Gram, slope: Array, curvature: Array) -> tuple[Array, Array]:
+def outlier_pair(
+    numbers: Gram, slope: Array, curvature: Array, far_slope: Array | None = None
+) -> tuple[Array, Array]:
     r"""Return the two eigenvalues of :math:`\delta K + s u u^\top` outside the bulk, larger first.
 
     With :math:`T = s(\|w\|^2+\|v\|^2)` and
     :math:`R^2 = 4(\delta + s g)^2 + s^2 \|w+v\|^2 \|w-v\|^2` they are :math:`(T \pm R)/2`. The one
     in which T and R cancel is taken from the product of the two, :math:`-\delta(\delta + 2 s g)`,
-    instead.
+    instead; `far_slope` is its second factor where the caller has it to more digits.
     """
     xp = api.array_namespace(numbers.inner)
     coupled = curvature * numbers.inner
@@ -106,7 +108,8 @@ def outlier_pair(numbers: Gram, slope: Array, curvature: Array) -> tuple[Array, 
     radius = scale * xp.sqrt((centre / scale) ** 2 + spread)
     outer = xp.where(trace < 0, trace - radius, trace + radius) / 2
     # Both factors of the product are at most |outer|, so the quotient neither over- nor underflows.
-    inner = -slope * ((slope + 2 * coupled) / nonzero(outer))
+    far = slope + 2 * coupled if far_slope is None else far_slope
+    inner = -slope * (far / nonzero(outer))
     return xp.where(trace < 0, inner, outer), xp.where(trace < 0, outer, inner)
 
 
@@ -130,6 +133,8 @@ class Products(Hessian):
         What to append to the labels of each product.
     part : str
         Which of the Hessian and its two parts this is.
+    far_slope : array (..., C), optional
+        δ + 2 s g, where it is known to more digits than the sum has.
     """
 
     w: Array
@@ -139,6 +144,7 @@ class Products(Hessian):
     numbers: Gram
     suffixes: Sequence[str]
     part: Part = "hessian"
+    far_slope: Array | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -218,7 +224,14 @@ class Products(Hessian):
         return [self._coupled_block() if self.coupled else self._pair_block(), *bulk]
 
     def _pair_block(self) -> Block:
-        return pair_block(self.numbers, self.slope, self.curvature, self.suffixes, self._pair)
+        return pair_block(
+            self.numbers,
+            self.slope,
+            self.curvature,
+            self.suffixes,
+            self._pair,
+            far_slope=self.far_slope,
+        )
 
     def _coupled_block(self) -> Block:
         """Return diag(δ, −δ) + Z S Zᵀ, Z = [diag ‖w_c + v_c‖; diag ‖w_c − v_c‖]/√2."""
@@ -300,6 +313,7 @@ def pair_block(
     suffixes: Sequence[str],
     isometry: Callable[[int], Isometry],
     multiplicity: Any = 1,
+    far_slope: Array | None = None,
 ) -> Block:
     """Return the 2 × 2 blocks of the outlier pairs, in the basis of w + v and w − v."""
     xp = api.array_namespace(numbers.inner)
@@ -312,7 +326,7 @@ def pair_block(
         isometry,
         multiplicity,
         suffixes,
-        values=xp.stack(outlier_pair(numbers, slope, curvature), axis=-1),
+        values=xp.stack(outlier_pair(numbers, slope, curvature, far_slope), axis=-1),
     )
 
 

@@ -73,6 +73,9 @@ class ScalarLinear(ScalarNetwork):
             curvature[..., None],
             self._gram.at(None),
             suffixes=("",),
+            far_slope=objective.far_slope(self._gram.inner)[..., None]
+            if isinstance(objective, Quadratic)
+            else None,
         )
 
     def anatomy(self, x: Array, y: Array = None) -> Anatomy:

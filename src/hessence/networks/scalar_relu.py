@@ -95,6 +95,11 @@ class ScalarReLU(ScalarNetwork):
             )
         inner = self._gram.inner
         curvature = [o.curvature(inner[..., c]) for c, o in enumerate(objectives[:2])]
+        far = [
+            o.far_slope(inner[..., c])
+            for c, o in enumerate(objectives[:2])
+            if isinstance(o, Quadratic)
+        ]
         return CellwiseHessian(
             *self._cell_weights,
             self._masks,
@@ -102,6 +107,7 @@ class ScalarReLU(ScalarNetwork):
             xp.stack(curvature, axis=-1),
             self._gram,
             objectives.populated,
+            far_slope=xp.stack(far, axis=-1) if far else None,
         )
 
     def anatomy(self, x: Array, y: Array = None) -> CellwiseAnatomy:
