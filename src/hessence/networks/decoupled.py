@@ -97,7 +97,13 @@ class DecoupledInputs(_Decoupled):
         if _is_diagonal(curvature):
             curvature = api.array_namespace(curvature).linalg.diagonal(curvature)
         names = [f"/x{d}" for d in range(int(self.W.shape[-2]))]
-        return Products(self.W, self.V, slope, curvature, self._gram, suffixes=names)
+        far = None
+        if isinstance(objective, VectorQuadratic) and _is_diagonal(objective.variance, 0):
+            # Each input is a scalar network of its own, and as accurate as one.
+            variance = api.array_namespace(curvature).linalg.diagonal(objective.variance)
+            single = Quadratic(variance, objective.covariance, objective.square)
+            slope, far = single.slope(self._gram.inner), single.far_slope(self._gram.inner)
+        return Products(self.W, self.V, slope, curvature, self._gram, suffixes=names, far_slope=far)
 
     def _predict(self, inputs: Array) -> Array:
         xp = api.array_namespace(inputs)
@@ -184,11 +190,11 @@ class DecoupledOutputs(_Decoupled):
         return xp.sum(objective.value(self._gram.inner), axis=-1)
 
 
-def _is_diagonal(curvature: Array) -> bool:
+def _is_diagonal(curvature: Array, ulps: int = CORRELATION_TOLERANCE) -> bool:
     xp = api.array_namespace(curvature)
     diagonal = xp.sqrt(xp.abs(xp.linalg.diagonal(curvature)))
     size = diagonal[..., :, None] * diagonal[..., None, :]
     eye = xp.eye(curvature.shape[-1], dtype=xp.bool, device=api.device(curvature))
-    tolerance = CORRELATION_TOLERANCE * epsilon(curvature)
+    tolerance = ulps * epsilon(curvature)
     small = xp.abs(curvature) <= tolerance * size
     return bool(xp.all(xp.logical_or(eye, small)))
