@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import array_api_compat as api
+import numpy as np
 
-from hessence.arrays import Array, floating, nonzero
+from hessence.arrays import Array, floating, like, nonzero, to_numpy
 from hessence.spectra import Spectrum
 
 
@@ -22,18 +23,6 @@ class Operator(ABC):
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
         """The shape of the matrix, batch dimensions in front."""
-
-    @abstractmethod
-    def spectrum(self) -> Spectrum:
-        """Return all eigenvalues and eigenvectors."""
-
-    @abstractmethod
-    def trace(self) -> Array:
-        """Return the sum of the diagonal, from the entries and not from eigenvalues."""
-
-    @abstractmethod
-    def squared_norm(self) -> Array:
-        """Return the sum of all squared entries, from the entries and not from eigenvalues."""
 
     @abstractmethod
     def _apply(self, columns: Array) -> Array:
@@ -67,6 +56,32 @@ class Operator(ABC):
             xp.eye(self.shape[-1], dtype=self.dtype, device=api.device(self._reference))
         )
 
+    def to_scipy(self) -> Any:
+        """Return the operator for SciPy, which has NumPy vectors of any floating-point type.
+
+        Examples
+        --------
+        >>> import hessence as hs
+        >>> from scipy.sparse.linalg import eigsh
+        >>> H = hs.ScalarLinear([1.0, 2.0, 0.5], [0.5, 1.0, 1.0]).hessian([1.0, -1.0], [2.0, -1.0])
+        >>> eigsh(H.to_scipy(), k=1, which="LA", return_eigenvectors=False).round(4)
+        array([8.7812])
+        """
+        # Loading SciPy's solvers would slow down the import of the library.
+        from scipy.sparse.linalg import LinearOperator
+
+        if len(self.shape) != 2:
+            raise ValueError(f"SciPy takes one matrix, but H is a batch of shape {self.shape}.")
+        reference = self._reference
+
+        def multiply(columns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            return to_numpy(self @ like(columns, reference))
+
+        return LinearOperator(
+            self.shape, matvec=multiply, matmat=multiply, rmatvec=multiply, rmatmat=multiply,
+            dtype=to_numpy(reference).dtype,
+        )  # fmt: skip
+
     def __repr__(self) -> str:
         return f"{type(self).__name__} of shape {self.shape}"
 
@@ -77,6 +92,18 @@ class Hessian(Operator):
     The Gauss–Newton part is what remains if the network is linearised; the functional part is the
     residual times the network's own second derivative, and vanishes at zero residual.
     """
+
+    @abstractmethod
+    def spectrum(self) -> Spectrum:
+        """Return all eigenvalues and eigenvectors."""
+
+    @abstractmethod
+    def trace(self) -> Array:
+        """Return the sum of the diagonal, from the entries and not from eigenvalues."""
+
+    @abstractmethod
+    def squared_norm(self) -> Array:
+        """Return the sum of all squared entries, from the entries and not from eigenvalues."""
 
     @property
     @abstractmethod

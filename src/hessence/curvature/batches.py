@@ -1,0 +1,182 @@
+"""Data as users give them: one batch, a loader, or anything that can be gone through again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
+
+from hessence.curvature.criteria import is_pair, tensors_in
+
+DATASET_BATCH = 256
+"""The size of batches that samples of a data set are put into."""
+
+
+class Batches:
+    """Batches on one device, kept if they fit into the memory, else read again on each pass.
+
+    Parameters
+    ----------
+    data : tuple of tensors, dict, DataLoader, Dataset or iterable of batches
+        A tuple or a dictionary is one batch with all data in it.
+    device : torch.device
+        Where the model is; batches are moved there.
+    memory : float
+        How many bytes of data to keep at most.
+    """
+
+    def __init__(self, data: Any, device: torch.device, memory: float) -> None:
+        self._source = _source(data)
+        self._device = device
+        kept: list[Any] = []
+        size = 0
+        self.first: Any = None
+        for batch in self._pass():
+            if self.first is None:
+                self.first = batch
+            size += byte_count(tensors_in(batch))
+            if size > memory and len(kept) > 0:
+                break
+            kept.append(batch)
+        else:
+            self._kept: list[Any] | None = kept
+            self._require_not_empty()
+            return
+        self._kept = None
+        _require_same_samples(data)
+
+    @property
+    def kept(self) -> list[Any] | None:
+        """All batches, if they fit into the memory."""
+        return self._kept
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._pass() if self._kept is None else iter(self._kept)
+
+    def _pass(self) -> Iterator[Any]:
+        for batch in self._source:
+            yield _move(batch, self._device)
+
+    def _require_not_empty(self) -> None:
+        if self.first is None:
+            raise ValueError("data is empty: it has no batches.")
+        for tensor in tensors_in(self.first):
+            if tensor.numel() == 0:
+                raise ValueError(f"data is empty: a tensor has shape {tuple(tensor.shape)}.")
+
+
+def merged(batches: Iterable[Any], size: int) -> Iterator[Any]:
+    """Join neighbouring pairs of tensors into batches of at most so many samples.
+
+    Larger ones are cut. What is not a pair of tensors of one length is passed on as it is.
+    """
+    waiting: list[tuple[Tensor, Tensor]] = []
+    for batch in batches:
+        if not is_sample_pair(batch):
+            yield from _joined(waiting)
+            waiting = []
+            yield batch
+            continue
+        for x, y in zip(*(part.split(size) for part in batch), strict=True):
+            if waiting and not _fits(waiting, x, y, size):
+                yield from _joined(waiting)
+                waiting = []
+            waiting.append((x, y))
+    yield from _joined(waiting)
+
+
+def is_sample_pair(batch: Any) -> bool:
+    """Whether a batch is two tensors with as many samples each."""
+    return (
+        is_pair(batch)
+        and all(isinstance(part, Tensor) and part.ndim > 0 for part in batch)
+        and batch[0].shape[0] == batch[1].shape[0]
+    )
+
+
+def byte_count(tensors: Iterable[Tensor]) -> int:
+    """Return how many bytes the tensors take."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _fits(waiting: list[tuple[Tensor, Tensor]], x: Tensor, y: Tensor, size: int) -> bool:
+    (a, b), together = waiting[0], sum(len(x) for x, _ in waiting) + len(x)
+    alike = all(
+        new.shape[1:] == old.shape[1:] and new.dtype == old.dtype for new, old in ((x, a), (y, b))
+    )
+    return alike and together <= size
+
+
+def _joined(waiting: list[tuple[Tensor, Tensor]]) -> Iterator[Any]:
+    if len(waiting) == 1:
+        yield waiting[0]
+    elif waiting:
+        yield torch.cat([x for x, _ in waiting]), torch.cat([y for _, y in waiting])
+
+
+def _source(data: Any) -> Iterable[Any]:
+    if isinstance(data, Tensor):
+        raise TypeError("data must be a pair (x, y) or batches, got one tensor.")
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        return DataLoader(data, batch_size=DATASET_BATCH)
+    if isinstance(data, (tuple, dict)) or _is_listed_pair(data):
+        _require_tensors(data)
+        return [data]
+    if iter_or_none(data) is None:
+        raise TypeError(
+            f"data must be a pair (x, y) or an iterable of batches, got {type(data).__name__}."
+        )
+    if iter_or_none(data) is data:
+        raise TypeError(
+            "data can be gone through only once, but is needed again and again: give a list or a "
+            f"DataLoader instead of a {type(data).__name__}."
+        )
+    return data  # type: ignore[no-any-return]
+
+
+def iter_or_none(data: Any) -> Any:
+    """Return an iterator over the data, or None if they have none."""
+    try:
+        return iter(data)
+    except TypeError:
+        return None
+
+
+def _is_listed_pair(data: Any) -> bool:
+    return isinstance(data, list) and len(data) == 2 and all(isinstance(d, Tensor) for d in data)
+
+
+def _require_tensors(batch: Any) -> None:
+    for part in batch.values() if isinstance(batch, dict) else batch:
+        if not tensors_in(part) and hasattr(part, "__array__"):
+            raise TypeError(
+                f"data must hold torch tensors, got {type(part).__name__}: use torch.as_tensor."
+            )
+
+
+def _require_same_samples(data: Any) -> None:
+    """Refuse loaders that leave out other samples on every pass."""
+    if not isinstance(data, DataLoader) or not data.drop_last:
+        return
+    if isinstance(data.sampler, RandomSampler):
+        raise ValueError(
+            "data: a DataLoader with shuffle=True and drop_last=True has other samples on every "
+            "pass; set drop_last=False, or raise memory= so that one pass can be kept."
+        )
+
+
+def _move(batch: Any, device: torch.device) -> Any:
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: _move(value, device) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return tuple(_move(part, device) for part in batch)
+    if hasattr(batch, "to") and hasattr(batch, "items"):  # the dictionaries of tokenizers
+        return {key: _move(value, device) for key, value in batch.items()}
+    return batch

@@ -1,0 +1,158 @@
+"""Is a product right? Tests that need no trust in automatic differentiation of second order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+STEPS = 4
+"""How many step sizes finite differences are taken with, each a quarter of the one before."""
+
+SYMMETRY = {torch.float64: 2e-10, torch.float32: 1e-3}
+"""How much ⟨u, Hv⟩ and ⟨v, Hu⟩ may differ, relative to ‖Hu‖ + ‖Hv‖ for unit vectors."""
+
+AGREEMENT = {torch.float64: 1e-5, torch.float32: 1e-2}
+"""How much a product may differ from finite differences, relative, beside their own error."""
+
+
+class CheckWarning(UserWarning):
+    """A product failed a test; the spectrum made of such products may be wrong."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What the tests found.
+
+    Attributes
+    ----------
+    deterministic : bool
+        Whether the loss was the same twice.
+    symmetry : float
+        The gap between ⟨u, Hv⟩ and ⟨v, Hu⟩, relative to ‖Hu‖ + ‖Hv‖, for random unit vectors.
+    difference : float or None
+        The distance of a product from finite differences of the gradient, relative; None if the
+        parameters are not the model's, so that they cannot be moved.
+    uncertainty : float or None
+        The error of the finite differences themselves, relative, from two step sizes.
+    message : str
+        The outcome in a sentence.
+    """
+
+    deterministic: bool
+    symmetry: float
+    difference: float | None
+    uncertainty: float | None
+    message: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.message == PASSED
+
+
+PASSED = "The products are symmetric and agree with finite differences."
+
+
+def check_products(
+    multiply: Callable[[Tensor], Tensor],
+    move: Callable[[Tensor], Tensor] | None,
+    loss: Callable[[], float],
+    reference: Tensor,
+    size: float,
+    rng: int,
+) -> Check:
+    """Test products.
+
+    Parameters
+    ----------
+    multiply : callable
+        v ↦ Hv.
+    move : callable or None
+        d ↦ what changes by Hd to first order when the parameters move by d: the gradient, for a
+        Hessian.
+    loss : callable
+        Evaluates the loss anew.
+    reference : Tensor
+        A vector of the operator's kind.
+    size : float
+        The norm of the parameters.
+    rng : int
+        The seed of the random vectors.
+    """
+    first, second = loss(), loss()
+    u, v = _unit_vectors(reference, rng)
+    image_u, image_v = multiply(u), multiply(v)
+    norm = float(image_u.norm() + image_v.norm())
+    gap = abs(float(u @ image_v) - float(v @ image_u))
+    symmetry = gap / norm if norm else 0.0
+    difference = uncertainty = None
+    if move is not None:
+        difference, uncertainty = _compare(move, v, image_v, size)
+    deterministic = first == second or (np.isnan(first) and np.isnan(second))
+    message = _message(deterministic, symmetry, difference, uncertainty, reference.dtype)
+    return Check(deterministic, symmetry, difference, uncertainty, message)
+
+
+def _unit_vectors(reference: Tensor, rng: int) -> tuple[Tensor, Tensor]:
+    drawn = np.random.default_rng(rng).normal(size=(2, reference.numel()))
+    drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
+    u, v = torch.asarray(drawn, dtype=reference.dtype, device=reference.device)
+    return u, v
+
+
+def _compare(
+    move: Callable[[Tensor], Tensor], v: Tensor, image: Tensor, size: float
+) -> tuple[float, float]:
+    """Return the distance from finite differences and their error, relative to the image."""
+    largest = 4 * torch.finfo(v.dtype).eps ** (1 / 3) * max(size, 1.0)
+    slopes: list[Tensor] = []
+    for i in range(STEPS):
+        step = largest * 0.25**i
+        slopes.append((move(step * v) - move(-step * v)) / (2 * step))
+    gaps = [float((a - b).norm()) for a, b in zip(slopes, slopes[1:], strict=False)]
+    best = int(np.argmin(gaps))
+    # Central differences are off by the square of the step: a sixteenth for a quarter.
+    extrapolated = slopes[best + 1] + (slopes[best + 1] - slopes[best]) / 15
+    scale = max(float(image.norm()), float(extrapolated.norm()))
+    if scale == 0:
+        return 0.0, 0.0
+    return float((extrapolated - image).norm()) / scale, gaps[best] / scale
+
+
+def _message(
+    deterministic: bool,
+    symmetry: float,
+    difference: float | None,
+    uncertainty: float | None,
+    dtype: torch.dtype,
+) -> str:
+    if not deterministic:
+        return (
+            "the loss changes from one evaluation to the next, so something random is in the model "
+            "or the loss: call model.eval() or pass eval_mode=True."
+        )
+    if not symmetry <= SYMMETRY[dtype]:
+        return (
+            f"⟨u, Hv⟩ and ⟨v, Hu⟩ differ by {symmetry:.1e}, relative: a layer's second derivative "
+            "is wrong, or detached somewhere."
+        )
+    if difference is not None and uncertainty is not None:
+        allowed = AGREEMENT[dtype] + 10 * uncertainty
+        if not difference <= allowed:
+            return (
+                f"products differ from finite differences by {difference:.1e}, relative (which "
+                f"have an error of {uncertainty:.1e}): part of the loss does not pass its "
+                "derivative on, such as a detached tensor or a custom backward."
+            )
+    return PASSED
+
+
+def perturbed(leaves: Sequence[Tensor], parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return leaves moved by tensors of their shapes."""
+    return tuple(
+        (leaf.detach() + part).requires_grad_() for leaf, part in zip(leaves, parts, strict=True)
+    )

@@ -1,0 +1,97 @@
+r"""Second derivatives of losses in the prediction, as they act on a direction.
+
+Each function returns :math:`u \mapsto \nabla^2 \ell(z)\, u` for the *sum* of the loss over a batch
+with predictions z; u has the shape of z, or further dimensions in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+LossHessian = Callable[[Tensor], Tensor]
+
+
+def scaled(factor: float) -> LossHessian:
+    """Return the Hessian of a squared error: a multiple of the identity."""
+    return lambda u: factor * u
+
+
+def cross_entropy(loss: nn.CrossEntropyLoss, prediction: Tensor, target: Tensor) -> LossHessian:
+    r"""Return :math:`s\,(\mathrm{diag}(p) - p p^\top)` for each position, p the softmax.
+
+    With target probabilities t (one-hot, smoothed or given) and class weights w, the loss is
+    :math:`-\sum_c w_c t_c \log p_c`, so :math:`s = \sum_c w_c t_c`, and 0 where ignored.
+    """
+    classes = 0 if prediction.ndim == 1 else 1
+    logits = prediction.detach()
+    p = torch.softmax(logits, dim=classes)
+    s = _class_mass(loss, logits, target, classes).unsqueeze(classes)
+    # Counted from the end, so that directions may have more dimensions in front.
+    axis = classes - logits.ndim
+
+    def apply(u: Tensor) -> Tensor:
+        weighted = p * u
+        return s * (weighted - p * weighted.sum(axis, keepdim=True))
+
+    return apply
+
+
+def binary_cross_entropy_with_logits(
+    loss: nn.BCEWithLogitsLoss, prediction: Tensor, target: Tensor
+) -> LossHessian:
+    """Return w (π y + 1 − y) σ(z) σ(−z), elementwise, with weights w and positive weights π."""
+    z = prediction.detach()
+    second = torch.sigmoid(z) * torch.sigmoid(-z)
+    if loss.pos_weight is not None:
+        second = second * (loss.pos_weight * target + 1 - target)
+    if loss.weight is not None:
+        second = second * loss.weight
+    return lambda u: second * u
+
+
+def binary_cross_entropy(loss: nn.BCELoss, prediction: Tensor, target: Tensor) -> LossHessian:
+    """Return w (y / q² + (1 − y) / (1 − q)²), elementwise, for probabilities q."""
+    q = prediction.detach()
+    second = target / q**2 + (1 - target) / (1 - q) ** 2
+    if loss.weight is not None:
+        second = second * loss.weight
+    return lambda u: second * u
+
+
+def by_autograd(total: Callable[[Tensor], Tensor], prediction: Tensor) -> LossHessian:
+    """Return the Hessian of any other loss by differentiating it twice."""
+    z = prediction.detach().requires_grad_()
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad(total(z), z, create_graph=True)
+
+    def apply(u: Tensor) -> Tensor:
+        if not slope.requires_grad:
+            return torch.zeros_like(u)
+        rows = u.reshape(-1, *z.shape)
+        images = [
+            torch.autograd.grad(slope, z, row, retain_graph=True, materialize_grads=True)[0]
+            for row in rows
+        ]
+        return torch.stack(images).reshape(u.shape)
+
+    return apply
+
+
+def _class_mass(
+    loss: nn.CrossEntropyLoss, logits: Tensor, target: Tensor, classes: int
+) -> Tensor:
+    """Return the mass s of every position, of the prediction's shape without the classes."""
+    count = logits.shape[classes]
+    weight = loss.weight if loss.weight is not None else logits.new_ones(count)
+    smoothing = loss.label_smoothing
+    if target.is_floating_point():
+        smoothed = (1 - smoothing) * target + smoothing / count
+        shape = [1] * logits.ndim
+        shape[classes] = count
+        return (weight.reshape(shape) * smoothed).sum(classes)
+    kept = target != loss.ignore_index
+    mass = (1 - smoothing) * weight[torch.where(kept, target, 0)] + smoothing * weight.mean()
+    return torch.where(kept, mass, torch.zeros_like(mass))

@@ -1,0 +1,26 @@
+"""Sums over the ranks of a data-parallel run: each holds its share of the data."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def parallel() -> bool:
+    """Whether this process is one of several that ``torch.distributed`` has joined."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def sum_tensor(tensor: Tensor) -> Tensor:
+    """Add up a tensor over all ranks, in place; alone, leave it as it is."""
+    if parallel():
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def sum_number(number: float, device: torch.device) -> float:
+    """Add up a number over all ranks."""
+    if not parallel():
+        return number
+    return float(sum_tensor(torch.tensor(number, dtype=torch.float64, device=device)))

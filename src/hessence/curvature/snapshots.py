@@ -1,0 +1,166 @@
+"""A model as it stands, to be differentiated without touching it.
+
+A snapshot holds copies of all parameters and buffers. The model's own code is run on them through
+:func:`torch.func.functional_call`, which puts everything back when it is done or stopped. So the
+gradients, modes and flags of the user's model stay as they are, in-place updates of buffers fall on
+the copies, and training may go on while an operator made from the snapshot is in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from hessence.curvature.parameters import Parameters
+
+_DROPOUTS = (nn.modules.dropout._DropoutNd,)
+_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+class Snapshot:
+    """Parameters and buffers of a model, copied, and its code.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The user's model; wrappers for data-parallel training and compilation are looked through.
+    params : None, str, tensor, or sequence of them
+        Which parameters to differentiate by, see :class:`Parameters`.
+    eval_mode : bool
+        Whether to run the model in evaluation mode, whatever mode it is in.
+    """
+
+    def __init__(self, model: Any, params: Any, *, eval_mode: bool) -> None:
+        self._model = unwrap(model)
+        self._eval = eval_mode
+        require_deterministic(self._model, eval_mode=eval_mode)
+        self.parameters = Parameters.select(self._model, params)
+        chosen = dict(zip(self.parameters.names, self.parameters.leaves, strict=True))
+        self._state = {
+            name: chosen[name] if name in chosen else tensor.detach().clone()
+            for name, tensor in self._model.named_parameters()
+        }
+        self._state |= {name: b.detach().clone() for name, b in self._model.named_buffers()}
+        self._stage = _Stage(self._model)
+        self._recurrent = any(isinstance(m, nn.RNNBase) for m in self._model.modules())
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """The names of all parameters and buffers of the model."""
+        return tuple(self._state)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.parameters.leaves[0].device
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        leaves: tuple[Tensor, ...] | None = None,
+    ) -> Any:
+        """Call function(model, *arguments) with the copies, or with other leaves, in place."""
+        state = {f"model.{name}": tensor for name, tensor in self._state.items()}
+        if leaves is not None:
+            for name, leaf in zip(self.parameters.names, leaves, strict=True):
+                if name in self._state:
+                    state[f"model.{name}"] = leaf
+        with exact_kernels(recurrent=self._recurrent), self._mode():
+            return torch.func.functional_call(self._stage, state, (function, *arguments))
+
+    @contextmanager
+    def _mode(self) -> Iterator[None]:
+        if not self._eval:
+            yield
+            return
+        flags = [(module, module.training) for module in self._model.modules()]
+        try:
+            for module, _ in flags:
+                module.training = False
+            yield
+        finally:
+            for module, training in flags:
+                module.training = training
+
+
+class _Stage(nn.Module):
+    """Lets ``functional_call`` swap the state of a model while any function of it runs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the function on the model."""
+        return function(self.model, *arguments)
+
+
+@contextmanager
+def exact_kernels(*, recurrent: bool = False) -> Iterator[None]:
+    """Use kernels that can be differentiated twice, and record what they do.
+
+    The fused kernels of scaled dot-product attention and of cuDNN's recurrent layers have no second
+    derivative.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(mode=False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if recurrent and torch.backends.cudnn.is_available():
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        yield
+
+
+def unwrap(model: Any) -> nn.Module:
+    """Look through wrappers for data-parallel training and compilation."""
+    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+    while True:
+        if isinstance(model, wrappers):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod
+        else:
+            break
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
+    return model
+
+
+def require_deterministic(model: nn.Module, *, eval_mode: bool = False) -> None:
+    """Refuse layers that draw random numbers, or let the samples of a batch interact."""
+    for name, module in model.named_modules():
+        reason = _random_or_coupled(module, training=module.training and not eval_mode)
+        if reason is None:
+            continue
+        where = f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
+        if isinstance(module, _BATCH_NORMS) and module.running_mean is None:
+            raise ValueError(
+                f"model cannot be used: {where} {reason}, and has no running statistics to use "
+                "instead."
+            )
+        raise ValueError(
+            f"model is in training mode and {where} {reason}: call model.eval() first, or pass "
+            "eval_mode=True, which restores the mode afterwards."
+        )
+
+
+def _random_or_coupled(module: nn.Module, *, training: bool) -> str | None:
+    if isinstance(module, _BATCH_NORMS) and (training or module.running_mean is None):
+        return "normalises over the batch"
+    if not training:
+        return None
+    if isinstance(module, _DROPOUTS) and module.p > 0:
+        return "drops values at random"
+    if isinstance(module, nn.MultiheadAttention) and module.dropout > 0:
+        return "drops attention weights at random"
+    if isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1:
+        return "drops values at random"
+    if isinstance(module, nn.RReLU) and module.lower < module.upper:
+        return "draws random slopes"
+    return None

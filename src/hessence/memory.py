@@ -1,0 +1,43 @@
+"""How much memory this process may still take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+FALLBACK = 2.0**31
+"""What is taken to be free where the machine does not tell."""
+
+
+def available() -> float:
+    """Return how many bytes are free: what Linux tells, within the limits of a container."""
+    found = [_free_memory(), _container_memory()]
+    return min((number for number in found if number is not None), default=FALLBACK)
+
+
+def require_bytes(memory: Any) -> float:
+    """Refuse anything but a number of bytes."""
+    if isinstance(memory, bool) or not isinstance(memory, (int, float)) or not memory >= 0:
+        raise ValueError(f"memory must be a number of bytes that is not negative, got {memory!r}.")
+    return float(memory)
+
+
+def _free_memory() -> float | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return float(line.split()[1]) * 1024
+    return None
+
+
+def _container_memory() -> float | None:
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit = (folder / "memory.max").read_text(encoding="ascii").strip()
+        used = (folder / "memory.current").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return None if limit == "max" else max(0.0, float(limit) - float(used))
