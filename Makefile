@@ -26,13 +26,16 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
+	$(PIP) --no-deps pyhessian
 	$(BIN)/python -m benchmarks
 
 # PyTorch goes first and alone: its pin decides the build, and what depends on it then finds it there.
+# The peer that tests compare with asks for image packages that nothing here needs: it goes without.
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || python3 -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) -e ".[torch,plot,dev]"
+	$(PIP) --no-deps curvlinops-for-pytorch
 	touch $@
 
 clean:

@@ -1,11 +1,11 @@
-"""Run all benchmarks, or those named: ``python -m benchmarks [scalar] [linear] [attention]``."""
+"""Run all benchmarks, or those named: ``python -m benchmarks [names]``."""
 
 import sys
 
-from benchmarks import attention, linear, scalar
+from benchmarks import attention, linear, scalar, torch_models
 from benchmarks.timing import print_table
 
-ALL = {"scalar": scalar, "linear": linear, "attention": attention}
+ALL = {"scalar": scalar, "linear": linear, "attention": attention, "torch_models": torch_models}
 
 if __name__ == "__main__":
     names = sys.argv[1:] or list(ALL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,12 +36,15 @@ def compare(
     repeats: int = 15,
 ) -> Comparison:
     """Time two functions in turn and take the median of each."""
-    mine, other = [], []
     ours(), theirs()
-    for _ in range(repeats):
-        mine.append(_seconds(ours))
-        other.append(_seconds(theirs))
-    return Comparison(task, reference, statistics.median(mine), statistics.median(other), goal)
+    mine, other = medians([ours, theirs], repeats)
+    return Comparison(task, reference, mine, other, goal)
+
+
+def medians(functions: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """Time functions in turn and return the median seconds of each."""
+    seconds = [[_seconds(function) for function in functions] for _ in range(repeats)]
+    return [statistics.median(times) for times in zip(*seconds, strict=True)]
 
 
 def print_table(comparisons: Iterable[Comparison]) -> None:
@@ -53,7 +56,7 @@ def print_table(comparisons: Iterable[Comparison]) -> None:
             _duration(c.seconds),
             c.reference,
             _duration(c.reference_seconds),
-            f"{c.ratio:.2g}×" if c.ratio >= 1 else f"1/{1 / c.ratio:,.0f}",
+            _ratio(c.ratio),
             c.goal,
         )
         for c in comparisons
@@ -65,6 +68,12 @@ def _seconds(function: Callable[[], Any]) -> float:
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
+
+
+def _ratio(ratio: float) -> str:
+    if ratio >= 1:
+        return f"{ratio:.2g}×"
+    return f"1/{1 / ratio:,.{0 if ratio < 0.1 else 1}f}"
 
 
 def _duration(seconds: float) -> str:

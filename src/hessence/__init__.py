@@ -11,11 +11,19 @@
   bulk        -1             1
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from hessence import activations, init, losses
 from hessence.dynamics.descent import gradient_descent
 from hessence.dynamics.trajectory import Trajectory
+from hessence.estimates import Estimate
+from hessence.krylov.density_result import Density
 from hessence.krylov.extremal import eigenpairs
 from hessence.krylov.results import ConvergenceWarning, Eigenpairs
+from hessence.krylov.spectral_density import density
+from hessence.krylov.stochastic_trace import trace
+from hessence.krylov.trace_result import Trace
 from hessence.moments import Moments
 from hessence.networks.decoupled import DecoupledInputs, DecoupledOutputs
 from hessence.networks.deep_linear import DeepLinear
@@ -29,15 +37,24 @@ from hessence.solutions import solution_spectrum, whiten
 from hessence.spectra import Eigenspace, Spectrum, load
 from hessence.twin import narrow_twin
 
+if TYPE_CHECKING:
+    from hessence.curvature.checks import CheckWarning
+    from hessence.curvature.layers import layer_spectra
+    from hessence.curvature.model_operator import ggn, hessian
+    from hessence.curvature.model_spectrum import spectrum
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckWarning",
     "ConvergenceWarning",
     "DecoupledInputs",
     "DecoupledOutputs",
     "DeepLinear",
+    "Density",
     "Eigenpairs",
     "Eigenspace",
+    "Estimate",
     "KinkWarning",
     "MatrixAttention",
     "Moments",
@@ -46,15 +63,48 @@ __all__ = [
     "ScalarReLU",
     "SelfAttention",
     "Spectrum",
+    "Trace",
     "Trajectory",
     "TwoLayerLinear",
     "activations",
+    "density",
     "eigenpairs",
+    "ggn",
     "gradient_descent",
+    "hessian",
     "init",
+    "layer_spectra",
     "load",
     "losses",
     "narrow_twin",
     "solution_spectrum",
+    "spectrum",
+    "trace",
     "whiten",
 ]
+
+# What needs PyTorch is loaded on first use, so that `import hessence` does without it.
+_TORCH_NAMES = {
+    "CheckWarning": "checks",
+    "ggn": "model_operator",
+    "hessian": "model_operator",
+    "layer_spectra": "layers",
+    "spectrum": "model_spectrum",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _TORCH_NAMES:
+        raise AttributeError(f"module 'hessence' has no attribute {name!r}")
+    try:
+        module = import_module(f"hessence.curvature.{_TORCH_NAMES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        needed = f"hessence.{name} needs PyTorch: pip install 'hessence[torch]'."
+        raise ImportError(needed) from error
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_TORCH_NAMES])

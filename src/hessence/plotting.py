@@ -12,6 +12,7 @@ from hessence.arrays import to_numpy
 if TYPE_CHECKING:
     from hessence.dynamics.scalar import ScalarTrajectory
     from hessence.dynamics.trajectory import Trajectory
+    from hessence.krylov.density_result import Density
     from hessence.spectra import Spectrum
 
 COLOURS = ("#0b6e99", "#d1495b", "#66a182", "#edae49", "#6a4c93", "#8d6b48", "#2e4057")
@@ -135,6 +136,47 @@ def draw_sweep(
     ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
     ax.set_xlabel(name)
     ax.set_ylabel("eigenvalue")
+    ax.margins(x=0)
+    ax.legend(frameon=False)
+    return ax
+
+
+def draw_density(density: Density, ax: Any = None, *, eigenvalues: Any = None) -> Any:
+    """Draw a smoothed density and its band on a logarithmic scale.
+
+    What lies lower than half of what one eigenvalue alone amounts to is cut off: below that there
+    is only the Gaussian's tail. Eigenvalues that are known are marked along the bottom.
+    """
+    ax = _axes(ax)
+    floor = 0.2 / (density.size * density.width)
+    top = 3 * float((density.values + density.error).max())
+    low = np.maximum(density.values - density.error, floor / 10)
+    high = np.maximum(density.values + density.error, floor / 10)
+    ax.fill_between(
+        density.grid, low, high, color=COLOURS[0], alpha=0.25, linewidth=0, label="95 % band"
+    )
+    ax.plot(
+        density.grid,
+        np.maximum(density.values, floor / 10),
+        color=COLOURS[0],
+        linewidth=1.2,
+        label=f"density, smoothed by {density.width:.2g}",
+    )
+    if eigenvalues is not None:
+        known = to_numpy(eigenvalues).ravel()
+        ax.plot(
+            known,
+            np.full(known.size, 1.6 * floor),
+            color=COLOURS[1],
+            linestyle="none",
+            marker="|",
+            markersize=9,
+            label="eigenvalues",
+        )
+    ax.set_yscale("log")
+    ax.set_ylim(floor, max(top, 10 * floor))
+    ax.set_xlabel("eigenvalue")
+    ax.set_ylabel("density")
     ax.margins(x=0)
     ax.legend(frameon=False)
     return ax

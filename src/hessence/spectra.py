@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import array_api_compat as api
 import numpy as np
@@ -18,6 +18,10 @@ from hessence.blocks import Block
 from hessence.certificates import Certificate, certify
 from hessence.files import write_atomically
 from hessence.summation import compensated_sum
+
+if TYPE_CHECKING:
+    from hessence.estimates import Estimate
+    from hessence.krylov.density_result import Density
 
 FORMAT = "hessence.spectrum/1"
 
@@ -115,6 +119,11 @@ class Spectrum:
     exact : bool
         Whether the only error is rounding.
 
+    Attributes
+    ----------
+    reason : str
+        For a PyTorch model, which network it was found to be and by which theorem.
+
     Examples
     --------
     >>> import numpy as np, hessence as hs
@@ -132,6 +141,8 @@ class Spectrum:
     >>> s["outlier"][0].vectors().shape
     (6, 1)
     """
+
+    reason = ""
 
     def __init__(self, blocks: Sequence[Block], method: str, *, exact: bool = True) -> None:
         self.method = method
@@ -312,6 +323,7 @@ class Spectrum:
             "format": FORMAT,
             "method": self.method,
             "exact": self.exact,
+            **({"reason": self.reason} if self.reason else {}),
             "dtype": str(self._values.dtype).removeprefix("torch."),
             "labels": [self._label(g) for g in range(self._groups)],
             "values": to_numpy(self._values).tolist(),
@@ -336,6 +348,7 @@ class Spectrum:
             raise ValueError("data is not a spectrum: it needs finite values and multiplicities.")
         self = cls.__new__(cls)
         self.method, self.exact, self._blocks = method, exact, ()
+        self.reason = str(data.get("reason", ""))
         self._xp = api.array_namespace(values)
         self._arrange(values, counts, labels)
         return self
@@ -343,6 +356,15 @@ class Spectrum:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the spectrum to a JSON file, whole or not at all."""
         write_atomically(path, json.dumps(self.to_dict(), allow_nan=False))
+
+    @property
+    def density(self) -> Density:
+        """The density of all eigenvalues, smoothed, as ``hs.density`` estimates it."""
+        from hessence.krylov.known_density import known_density
+
+        if self.values.ndim > 1:
+            raise ValueError("a density belongs to one network; pick one of the batch first.")
+        return known_density(to_numpy(self.values), to_numpy(self.multiplicities))
 
     def plot(self, ax: Any = None) -> Any:
         """Draw all eigenvalues, coloured by label; needs ``hessence[plot]``. Returns the axes."""
@@ -450,8 +472,8 @@ def _join_counts(multiplicities: list[Any], sizes: list[int], values: Array) -> 
     return xp.concat(columns, axis=-1)
 
 
-def load(path: str | os.PathLike[str]) -> Spectrum:
-    """Read a spectrum that ``Spectrum.save`` wrote.
+def load(path: str | os.PathLike[str]) -> Spectrum | Estimate:
+    """Read what ``Spectrum.save`` or ``Estimate.save`` wrote.
 
     Examples
     --------
@@ -467,6 +489,10 @@ def load(path: str | os.PathLike[str]) -> Spectrum:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"path is not a spectrum file: {path} does not hold JSON.") from error
+    if isinstance(data, dict) and str(data.get("format")).startswith("hessence.estimate"):
+        from hessence.estimates import Estimate
+
+        return Estimate.from_dict(data)
     return Spectrum.from_dict(data)
 
 

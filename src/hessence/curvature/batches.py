@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
 from hessence.curvature.criteria import is_pair, tensors_in
+
+_END = object()
 
 DATASET_BATCH = 256
 """The size of batches that samples of a data set are put into."""
@@ -30,6 +33,7 @@ class Batches:
 
     def __init__(self, data: Any, device: torch.device, memory: float) -> None:
         self._source = _source(data)
+        self._draws = _Draws(self._source)
         self._device = device
         kept: list[Any] = []
         size = 0
@@ -37,13 +41,15 @@ class Batches:
         for batch in self._pass():
             if self.first is None:
                 self.first = batch
+                self._require_filled(batch)
             size += byte_count(tensors_in(batch))
             if size > memory and len(kept) > 0:
                 break
             kept.append(batch)
         else:
             self._kept: list[Any] | None = kept
-            self._require_not_empty()
+            if not kept:
+                raise ValueError("data is empty: it has no batches.")
             return
         self._kept = None
         _require_same_samples(data)
@@ -57,15 +63,57 @@ class Batches:
         return self._pass() if self._kept is None else iter(self._kept)
 
     def _pass(self) -> Iterator[Any]:
-        for batch in self._source:
+        states = self._draws.start()
+        with self._draws.go_on(states):
+            source = iter(self._source)
+        while True:
+            with self._draws.go_on(states):
+                batch = next(source, _END)
+            if batch is _END:
+                return
             yield _move(batch, self._device)
 
-    def _require_not_empty(self) -> None:
-        if self.first is None:
-            raise ValueError("data is empty: it has no batches.")
-        for tensor in tensors_in(self.first):
+    @staticmethod
+    def _require_filled(batch: Any) -> None:
+        _require_tensors(batch)
+        for tensor in tensors_in(batch):
             if tensor.numel() == 0:
                 raise ValueError(f"data is empty: a tensor has shape {tuple(tensor.shape)}.")
+
+
+class _Draws:
+    """The random numbers that a source draws, apart from those of the user.
+
+    A loader draws some on every pass, and more if it shuffles. PyTorch's generators are left as if
+    it had not; and every pass starts from the same state, so that it has the same batches.
+    """
+
+    def __init__(self, source: Any) -> None:
+        own = [getattr(part, "generator", None) for part in (source, getattr(source, "sampler", 0))]
+        self._generators = [torch.default_generator, *(g for g in own if g is not None)]
+        self._start = self._states()
+
+    def start(self) -> list[Tensor]:
+        """Return the state that every pass starts from."""
+        return list(self._start)
+
+    @contextmanager
+    def go_on(self, states: list[Tensor]) -> Iterator[None]:
+        """Draw on from some states, which are brought up to date, and put the user's back."""
+        users = self._states()
+        self._set(states)
+        try:
+            yield
+        finally:
+            states[:] = self._states()
+            self._set(users)
+
+    def _states(self) -> list[Tensor]:
+        return [generator.get_state() for generator in self._generators]
+
+    def _set(self, states: list[Tensor]) -> None:
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)
 
 
 def merged(batches: Iterable[Any], size: int) -> Iterator[Any]:
@@ -125,13 +173,15 @@ def _source(data: Any) -> Iterable[Any]:
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         return DataLoader(data, batch_size=DATASET_BATCH)
     if isinstance(data, (tuple, dict)) or _is_listed_pair(data):
-        _require_tensors(data)
         return [data]
-    if iter_or_none(data) is None:
+    if isinstance(data, DataLoader):  # whose iterators may start processes
+        return data
+    iterator = iter_or_none(data)
+    if iterator is None:
         raise TypeError(
             f"data must be a pair (x, y) or an iterable of batches, got {type(data).__name__}."
         )
-    if iter_or_none(data) is data:
+    if iterator is data:
         raise TypeError(
             "data can be gone through only once, but is needed again and again: give a list or a "
             f"DataLoader instead of a {type(data).__name__}."
@@ -152,10 +202,14 @@ def _is_listed_pair(data: Any) -> bool:
 
 
 def _require_tensors(batch: Any) -> None:
-    for part in batch.values() if isinstance(batch, dict) else batch:
-        if not tensors_in(part) and hasattr(part, "__array__"):
+    """Refuse NumPy arrays where there should be tensors; a dictionary may hold some besides."""
+    parts = batch if isinstance(batch, (tuple, list)) else [batch]
+    for part in parts:
+        inner = part.values() if isinstance(part, dict) else [part]
+        array = next((a for a in inner if hasattr(a, "__array__")), None)
+        if not tensors_in(part) and array is not None:
             raise TypeError(
-                f"data must hold torch tensors, got {type(part).__name__}: use torch.as_tensor."
+                f"data must hold torch tensors, got {type(array).__name__}: use torch.as_tensor."
             )
 
 
@@ -172,7 +226,9 @@ def _require_same_samples(data: Any) -> None:
 
 def _move(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, Tensor):
-        return batch.to(device)
+        moved = batch.to(device)
+        # What was made in inference mode cannot be part of a graph.
+        return moved.clone() if moved.is_inference() else moved
     if isinstance(batch, dict):
         return {key: _move(value, device) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):

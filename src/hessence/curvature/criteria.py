@@ -8,6 +8,7 @@ then give the loss of the whole data set, which averaging the batches' means wou
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -25,12 +26,15 @@ from hessence.losses import NAMED, PointwiseLoss, as_loss
 
 ELEMENTWISE = (
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss,
-    nn.PoissonNLLLoss, nn.SoftMarginLoss, nn.KLDivLoss,
+    nn.PoissonNLLLoss, nn.SoftMarginLoss, nn.KLDivLoss, nn.HingeEmbeddingLoss,
 )  # fmt: skip
-"""Their mean is over elements; of all other losses over samples."""
+"""Their mean is over elements. Most would let a target of another shape broadcast in silence."""
 
-SAME_SHAPE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss)
-"""Those that would let a target of another shape broadcast in silence, or nearly so."""
+SAMPLEWISE = (nn.MultiLabelSoftMarginLoss, nn.MultiLabelMarginLoss, nn.MultiMarginLoss)
+"""Their mean is over samples."""
+
+CLASSWISE = (nn.CrossEntropyLoss, nn.NLLLoss)
+"""Their mean is over the class weights of the targets that are not ignored."""
 
 FUNCTIONS: dict[Callable[..., Any], type[nn.Module]] = {
     F.mse_loss: nn.MSELoss,
@@ -97,25 +101,31 @@ class PairCriterion(Criterion):
 class TorchCriterion(PairCriterion):
     """One of PyTorch's losses, with its reduction and weights."""
 
-    separable = True
-
-    def __init__(self, loss: nn.Module) -> None:
+    def __init__(self, loss: nn.Module, target: Any = None) -> None:
         self._loss = loss
-        self.averaged = getattr(loss, "reduction", "mean") != "sum"
+        self.averaged = loss.reduction != "sum"
+        self.separable = not _weighs_samples(loss, target)
         self._sum = copy.copy(loss)
         self._sum.reduction = "sum"  # type: ignore[assignment]
 
+    @classmethod
+    def knows(cls, loss: Any) -> bool:
+        """Whether a loss is PyTorch's own; a subclass with another formula is not."""
+        if not isinstance(loss, ELEMENTWISE + SAMPLEWISE + CLASSWISE) or loss.reduction == "none":
+            return False
+        own = {kind.forward for kind in ELEMENTWISE + SAMPLEWISE + CLASSWISE}
+        return type(loss).forward in own
+
     def sum(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the sum that PyTorch's mean divides."""
-        if isinstance(self._loss, SAME_SHAPE):
-            _require_same_shape(prediction, target)
+        self._require_shapes(prediction, target)
         total: Tensor = self._sum(prediction, target)
         return total
 
     def count(self, prediction: Tensor, target: Tensor) -> float:
         """Return what PyTorch's mean divides by."""
         loss = self._loss
-        if isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)):
+        if isinstance(loss, CLASSWISE):
             return _class_weights(loss, prediction, target)
         if isinstance(loss, ELEMENTWISE) and loss.reduction != "batchmean":
             return float(prediction.numel())
@@ -123,6 +133,7 @@ class TorchCriterion(PairCriterion):
 
     def hessian(self, prediction: Tensor, target: Tensor) -> LossHessian:
         """Return the closed form for squared error, cross-entropy and binary cross-entropy."""
+        self._require_shapes(prediction, target)
         loss = self._loss
         if isinstance(loss, nn.MSELoss):
             return loss_curvature.scaled(2.0)
@@ -133,6 +144,11 @@ class TorchCriterion(PairCriterion):
         if isinstance(loss, nn.BCELoss):
             return loss_curvature.binary_cross_entropy(loss, prediction, target)
         return super().hessian(prediction, target)
+
+    def _require_shapes(self, prediction: Any, target: Tensor) -> None:
+        _require_tensor(prediction)
+        if isinstance(self._loss, ELEMENTWISE):
+            _require_same_shape(prediction, target)
 
     def half_mse_factor(self, prediction: Tensor, target: Tensor) -> float | None:
         """Return 2/d for a mean over n samples of d elements each, 2n for a sum."""
@@ -162,6 +178,7 @@ class PointwiseCriterion(PairCriterion):
 
     def hessian(self, prediction: Tensor, target: Tensor) -> LossHessian:
         """Return the loss' own second derivative."""
+        _require_same_shape(prediction, target)
         second = self._loss.second(prediction.detach(), target)
         if getattr(self._loss, "coupled", False):
             return lambda u: (second @ u[..., None])[..., 0]
@@ -176,17 +193,35 @@ class FunctionCriterion(PairCriterion):
     """A function of (prediction, target): a mean over samples, or a sum where told so.
 
     If it returns one number for each sample or element, their mean is taken.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    averaged : bool
+        Whether it is a mean.
+    several : bool
+        Whether there are several batches, on each of which it must then be what it is said to be.
     """
 
-    def __init__(self, function: Callable[[Any, Any], Tensor], *, averaged: bool = True) -> None:
-        self._function = function
+    def __init__(
+        self,
+        function: Callable[[Any, Any], Tensor],
+        *,
+        averaged: bool = True,
+        several: bool = False,
+    ) -> None:
+        self.function = function
         self.averaged = averaged
+        self._several = several
 
     def sum(self, prediction: Any, target: Any) -> Tensor:
         """Return the mean times the count, or the sum."""
-        value = _require_loss(self._function(prediction, target))
+        value = _require_loss(self.function(prediction, target))
         if value.ndim:
             return value.mean() * _samples(prediction, target)
+        if self._several and self.averaged not in self._reductions(prediction, target):
+            raise ValueError(NOT_A_REDUCTION)
         return value * _samples(prediction, target) if self.averaged else value
 
     def count(self, prediction: Any, target: Any) -> float:
@@ -196,32 +231,41 @@ class FunctionCriterion(PairCriterion):
     def settled(self, prediction: Any, target: Any) -> FunctionCriterion:
         """Find out from one batch whether the function is a mean over samples or a sum.
 
-        Compares its value with those on both halves of the batch. With all data in one batch there
-        is nothing to find out.
+        With all data in one batch there is nothing to find out.
         """
+        found = self._reductions(prediction, target)
+        if len(found) == 2 and isinstance(prediction, Tensor):
+            # At zero loss the two are the same: look elsewhere, but among probabilities.
+            found &= self._reductions(0.9 * prediction.detach() + 0.05, target)
+        if not found:
+            raise ValueError(NOT_A_REDUCTION)
+        return FunctionCriterion(self.function, averaged=True in found, several=True)
+
+    def _reductions(self, prediction: Any, target: Any) -> set[bool]:
+        """Return what it can be, a mean (True) or a sum, by its values on parts of a batch."""
         samples = _samples(prediction, target)
         parts = [prediction, target]
-        splits = all(isinstance(part, Tensor) and part.shape[:1] == (samples,) for part in parts)
-        if samples < 2 or not splits:
-            return self
-        half = samples // 2
-        with torch.no_grad():
-            values = [
-                _require_loss(self._function(prediction[part], target[part])).double()
-                for part in (slice(None), slice(half), slice(half, None))
-            ]
-        if values[0].ndim:
-            return self
-        whole, first, second = (float(value) for value in values)
-        tolerance = 1e3 * torch.finfo(prediction.dtype).eps * (abs(first) + abs(second))
-        if abs((half * first + (samples - half) * second) / samples - whole) <= tolerance:
-            return self
-        if abs(first + second - whole) <= tolerance:
-            return FunctionCriterion(self._function, averaged=False)
-        raise ValueError(
-            "loss must be a mean or a sum over samples for data in several batches, but its value "
-            "on a batch is neither of its values on the halves; give all data as one batch (x, y)."
+        if not all(isinstance(part, Tensor) and part.shape[:1] == (samples,) for part in parts):
+            return {True, False}
+        prediction = prediction.detach()
+        if samples == 1:
+            prediction, target = torch.cat([prediction] * 2), torch.cat([target] * 2)
+        half = max(1, samples // 2)
+        whole, first, second = (
+            float(_require_loss(self.function(prediction[part], target[part])).detach().mean())
+            for part in (slice(None), slice(half), slice(half, None))
         )
+        share = half / len(prediction)
+        tolerance = 1e3 * torch.finfo(prediction.dtype).eps * (abs(first) + abs(second))
+        values = {True: share * first + (1 - share) * second, False: first + second}
+        return {kind for kind, value in values.items() if abs(value - whole) <= tolerance}
+
+
+NOT_A_REDUCTION = (
+    "loss must be a mean or a sum over samples for data in several batches, but its value on a "
+    "batch is neither of its values on the halves; give all data as one batch (x, y), or a closure "
+    "loss(model, batch) that returns a pair (mean, weight)."
+)
 
 
 class ClosureCriterion(Criterion):
@@ -235,14 +279,18 @@ class ClosureCriterion(Criterion):
     def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
         """Return the closure's value times the number of samples, or times its own weight."""
         value = self._function(model, batch)
-        if isinstance(value, tuple):
-            value, weight = value
-        else:
-            weight = first_length(batch)
+        weight = first_length(batch) if isinstance(value, Tensor) else None
+        if isinstance(value, tuple) and len(value) == 2:
+            value, weight = value[0], _number(value[1])
+        if weight is None:
+            raise TypeError(
+                "loss must return a mean over samples, or a pair (mean, weight) with a number for "
+                f"the weight, got {type(value).__name__}."
+            )
         value = _require_loss(value)
-        if value.ndim:
-            value = value.mean()
-        return value * weight, float(weight)
+        # The mean over nothing is not a number, and must not become a part of the sum.
+        total = value.mean() * weight if weight else value.new_zeros(())
+        return total, float(weight)
 
 
 def as_criterion(loss: Any, batch: Any) -> Criterion:
@@ -260,11 +308,13 @@ def as_criterion(loss: Any, batch: Any) -> Criterion:
     if isinstance(loss, type):
         raise TypeError(f"loss must be an object, not the class {loss.__name__}: call it first.")
     if isinstance(loss, functools.partial) and loss.func in FUNCTIONS and not loss.args:
-        loss = FUNCTIONS[loss.func](**loss.keywords)
+        # A keyword that only the function has, such as a weight, leaves it a function.
+        with contextlib.suppress(TypeError):
+            loss = FUNCTIONS[loss.func](**loss.keywords)
     elif inspect.isfunction(loss) and loss in FUNCTIONS:
         loss = FUNCTIONS[loss]()
-    if isinstance(loss, nn.modules.loss._Loss):
-        return TorchCriterion(loss)
+    if TorchCriterion.knows(loss):
+        return TorchCriterion(loss, batch[1] if is_pair(batch) else None)
     if isinstance(loss, PointwiseLoss):
         return PointwiseCriterion(loss)
     if not callable(loss):
@@ -341,14 +391,39 @@ def _class_weights(
     return float(loss.weight[valid].sum())
 
 
+def _weighs_samples(loss: nn.Module, target: Any) -> bool:
+    """Whether a loss has a weight for each sample, and so is for batches of one size only."""
+    if not isinstance(loss, (nn.BCELoss, nn.BCEWithLogitsLoss)):
+        return False
+    weights = [loss.weight, getattr(loss, "pos_weight", None)]
+    dimensions = target.ndim if isinstance(target, Tensor) else 1
+    return any(w is not None and w.numel() > 1 and w.ndim >= dimensions for w in weights)
+
+
+def _number(weight: Any) -> float | None:
+    """Return a number or a tensor of one as a number, and None for anything else."""
+    if isinstance(weight, Tensor):
+        return float(weight.detach()) if weight.numel() == 1 else None
+    return float(weight) if isinstance(weight, (int, float)) else None
+
+
+def _require_tensor(prediction: Any) -> None:
+    if not isinstance(prediction, Tensor):
+        raise TypeError(
+            f"model must return a tensor for this loss, got {type(prediction).__name__}; else give "
+            "a closure loss(model, batch)."
+        )
+
+
 def _samples(prediction: Any, target: Any) -> int:
     return first_length([prediction, target])
 
 
-def _require_same_shape(prediction: Tensor, target: Tensor) -> None:
+def _require_same_shape(prediction: Any, target: Tensor) -> None:
+    _require_tensor(prediction)
     if tuple(prediction.shape) != tuple(target.shape):
         raise ValueError(
-            f"the target must have the prediction's shape {tuple(prediction.shape)}, "
+            f"data: the target must have the prediction's shape {tuple(prediction.shape)}, "
             f"got {tuple(target.shape)}."
         )
 

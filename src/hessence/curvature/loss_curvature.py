@@ -55,7 +55,10 @@ def binary_cross_entropy_with_logits(
 def binary_cross_entropy(loss: nn.BCELoss, prediction: Tensor, target: Tensor) -> LossHessian:
     """Return w (y / q² + (1 − y) / (1 − q)²), elementwise, for probabilities q."""
     q = prediction.detach()
-    second = target / q**2 + (1 - target) / (1 - q) ** 2
+    # A probability of exactly 0 or 1 costs nothing if it is right.
+    second = torch.where(target > 0, target / q**2, 0) + torch.where(
+        target < 1, (1 - target) / (1 - q) ** 2, 0
+    )
     if loss.weight is not None:
         second = second * loss.weight
     return lambda u: second * u

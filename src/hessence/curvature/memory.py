@@ -20,8 +20,8 @@ def budget(memory: float | None, device: torch.device) -> float:
     return available() / 2
 
 
-def graph_bytes(build: Callable[[], Any]) -> int:
-    """Return how many bytes a graph keeps alive, by building it once and throwing it away."""
+def graph_bytes(build: Callable[[], Any]) -> list[int]:
+    """Return the size of each tensor that a graph keeps alive; it is built once and thrown away."""
     saved: list[Tensor] = []
 
     def pack(tensor: Tensor) -> int:
@@ -33,4 +33,4 @@ def graph_bytes(build: Callable[[], Any]) -> int:
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
     # A node whose own output is in the list would otherwise keep itself alive.
     saved.clear()
-    return sum(storages.values())
+    return list(storages.values())

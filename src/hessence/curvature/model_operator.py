@@ -15,7 +15,6 @@ from torch import Tensor
 from hessence.curvature import ranks
 from hessence.curvature.checks import Check, check_products, perturbed
 from hessence.curvature.criteria import PairCriterion, predict
-from hessence.curvature.parameters import matching
 from hessence.curvature.setting import Mode, Setting
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import GgnTerm, HessianTerm, Term
@@ -29,6 +28,10 @@ TRIAL = 8
 
 CLEARLY = 0.9
 """Blocks must take less than this share of the time of single vectors."""
+
+
+_recordable = torch.inference_mode(mode=False)
+"""What is made in inference mode cannot be part of a graph."""
 
 
 class ModelOperator(Operator):
@@ -47,6 +50,8 @@ class ModelOperator(Operator):
         everything = setting.snapshot.parameters
         self._chosen = tuple(range(len(everything.names)) if chosen is None else chosen)
         self.parameters = everything.block(self._chosen)
+        self._products = 0
+        self._watcher: Callable[[int], None] | None = None
         self._blocks_pay: bool | None = {"auto": None, "vectors": False, "blocks": True}[
             setting.mode
         ]
@@ -75,51 +80,49 @@ class ModelOperator(Operator):
 
         It shares the graphs of this operator.
         """
-        names = self.setting.snapshot.parameters.names
-        mine = [names[i] for i in self._chosen]
-        patterns = [params] if isinstance(params, str) else list(params)
-        wanted = {name for pattern in patterns for name in matching(mine, pattern)}
-        chosen = [i for i in self._chosen if names[i] in wanted]
+        chosen = [self._chosen[i] for i in self.parameters.indices(params)]
         return type(self)(self.setting, self._terms, chosen)
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """Cut a vector (p,) into tensors shaped like the parameters, by name."""
+        if not isinstance(vector, Tensor):
+            raise TypeError(f"vector must be a torch tensor, got {type(vector).__name__}.")
         if tuple(vector.shape) != (self.parameters.size,):
             raise ValueError(
                 f"vector must have shape ({self.parameters.size},), got {tuple(vector.shape)}."
             )
         return dict(zip(self.parameters.names, self.parameters.split(vector), strict=True))
 
+    @_recordable
     def loss(self) -> float:
         """Return the loss on all data."""
         total, count = 0.0, 0.0
-        for batch in self.setting.batches:
-            with torch.no_grad():
-                value, weight = self.setting.snapshot.run(self.setting.criterion.total, batch)
-            total, count = total + float(value), count + weight
+        for chunk in self._terms.chunks():
+            value, weight = self.setting.snapshot.run(self.setting.criterion.total, chunk)
+            total, count = total + float(value.detach()), count + weight
         total = ranks.sum_number(total, self.device)
-        count = ranks.sum_number(count, self.device)
-        return total / count if self.setting.criterion.averaged else total
+        return total / self._divisor(count)
 
+    @_recordable
     def gradient(self) -> Tensor:
         """Return the gradient of the loss on all data, (p,)."""
         result = torch.zeros(self.parameters.size, dtype=self.dtype, device=self.device)
         count = 0.0
-        for batch in self.setting.batches:
-            term = HessianTerm(self.setting.snapshot, self.setting.criterion, batch)
-            result += self.parameters.join([term.gradient[i] for i in self._chosen])
-            count += term.count
+        for chunk in self._terms.chunks():
+            slopes, weight = self._slopes(chunk)
+            result += self.parameters.join([slopes[i] for i in self._chosen])
+            count += weight
         ranks.sum_tensor(result)
-        count = ranks.sum_number(count, self.device)
-        return result / count if self.setting.criterion.averaged else result
+        return result / self._divisor(count)
 
+    @_recordable
     def check(self, *, rng: int = 0) -> Check:
         """Test that the loss is the same twice, and that products are symmetric and right.
 
         Right is what finite differences of the gradient say, up to their own error. On the first
         batch only.
         """
-        term, batch = self._terms.first(), self._terms.first_chunk
+        term, batch = self._terms.first()
         snapshot, mine = self.setting.snapshot, self.parameters
 
         def multiply(v: Tensor) -> Tensor:
@@ -130,17 +133,21 @@ class ModelOperator(Operator):
             moved = perturbed(mine.leaves, mine.split(step))
             for i, leaf in zip(self._chosen, moved, strict=True):
                 leaves[i] = leaf
-            return mine.join([self._moved(batch, tuple(leaves))[i] for i in self._chosen])
+            slopes = self._moved(batch, tuple(leaves))
+            return mine.join([slopes[i] for i in self._chosen])
 
         def loss() -> float:
-            with torch.no_grad():
-                return float(snapshot.run(self.setting.criterion.total, batch)[0])
+            return float(snapshot.run(self.setting.criterion.total, batch)[0].detach())
 
         own = set(snapshot.own_names)
         movable = all(name in own for name in mine.names)
         size = float(torch.stack([leaf.detach().norm() for leaf in mine.leaves]).norm())
         reference = torch.zeros(mine.size, dtype=self.dtype, device=self.device)
         return check_products(multiply, move if movable else None, loss, reference, size, rng)
+
+    def watch(self, callback: Callable[[int], None] | None) -> None:
+        """Call back with the number of products of this operator so far, whenever some are made."""
+        self._watcher = callback
 
     def release(self) -> None:
         """Let go of all kept graphs; they are built again when needed."""
@@ -150,23 +157,41 @@ class ModelOperator(Operator):
     def _moved(self, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
         """Return what changes by a product, to first order, when the parameters move."""
 
+    @_recordable
     def _apply(self, columns: Tensor) -> Tensor:
         rows = columns.detach().mT.contiguous()
         result = torch.zeros_like(rows)
         for term in self._terms:
             self._add(term, rows, result)
+            del term  # before the next one is built
         ranks.sum_tensor(result)
-        if self.setting.criterion.averaged:
-            result /= self._count()
+        assert self._terms.count is not None
+        result /= self._divisor(self._terms.count)
+        self._products += len(rows)
+        if self._watcher is not None:
+            self._watcher(self._products)
         return result.mT
 
-    def _count(self) -> float:
+    def _divisor(self, count: float) -> float:
+        """Return what totals are divided by, from the count of the batches of this rank."""
+        if not self.setting.criterion.averaged:
+            return 1.0
         if self.setting.count is None:
-            assert self._terms.count is not None
-            self.setting.count = ranks.sum_number(self._terms.count, self.device)
-            if self.setting.count == 0:
-                raise ValueError("data has no targets that count: all of them are ignored.")
+            self.setting.count = ranks.sum_number(count, self.device)
+        if self.setting.count == 0:
+            raise ValueError("data has no targets that count: all of them are ignored.")
         return self.setting.count
+
+    def _slopes(
+        self, chunk: Any, leaves: tuple[Tensor, ...] | None = None
+    ) -> tuple[Sequence[Tensor], float]:
+        """Return the gradient of the total over a chunk, here or elsewhere, and its count."""
+        snapshot = self.setting.snapshot
+        total, count = snapshot.run(self.setting.criterion.total, chunk, leaves=leaves)
+        leaves = snapshot.parameters.leaves if leaves is None else leaves
+        if not total.requires_grad:
+            return [torch.zeros_like(leaf) for leaf in leaves], count
+        return torch.autograd.grad(total, leaves, materialize_grads=True), count
 
     def _add(self, term: Term, rows: Tensor, result: Tensor) -> None:
         if len(rows) == 1 or not self._use_blocks(term, rows):
@@ -182,11 +207,18 @@ class ModelOperator(Operator):
     def _add_blocks(self, term: Term, rows: Tensor, result: Tensor) -> None:
         width = self._width()
         for some, images in zip(rows.split(width), result.split(width), strict=True):
-            parts = self.parameters.split(some)
-            with warnings.catch_warnings():
-                # An operation that PyTorch cannot batch is looped over, as without blocks.
-                warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-                images += self.parameters.join(term.multiply(parts, self._chosen, batched=True))
+            try:
+                images += self._block(term, some)
+            except RuntimeError:  # from an operation that cannot be batched
+                self._blocks_pay = False
+                self._add_vectors(term, some, images)
+
+    def _block(self, term: Term, rows: Tensor) -> Tensor:
+        with warnings.catch_warnings():
+            # An operation that PyTorch cannot batch is looped over, as without blocks.
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            parts = term.multiply(self.parameters.split(rows), self._chosen, batched=True)
+        return self.parameters.join(parts)
 
     def _width(self) -> int:
         room = self.setting.memory / 4 / max(self._terms.chunk_bytes, 1.0)
@@ -197,10 +229,7 @@ class ModelOperator(Operator):
         if self._blocks_pay is None:
             trial = rows[:TRIAL]
             single = _seconds(lambda: self._add_vectors(term, trial, torch.zeros_like(trial)))
-            try:
-                block = _seconds(lambda: self._add_blocks(term, trial, torch.zeros_like(trial)))
-            except RuntimeError:
-                block = float("inf")
+            block = _seconds(lambda: self._add_blocks(term, trial, torch.zeros_like(trial)))
             # All ranks must choose alike, or their sums would differ in the last digit.
             single = ranks.sum_number(single, self.device)
             block = ranks.sum_number(block, self.device)
@@ -212,8 +241,7 @@ class ModelHessian(ModelOperator):
     """The Hessian of a model's loss; ``H.ggn`` is its Gauss–Newton part."""
 
     def _moved(self, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
-        total, _ = self.setting.snapshot.run(self.setting.criterion.total, batch, leaves=leaves)
-        return torch.autograd.grad(total, leaves, materialize_grads=True)
+        return self._slopes(batch, leaves)[0]
 
     @property
     def ggn(self) -> ModelGgn:
@@ -228,11 +256,12 @@ class ModelGgn(ModelOperator):
         inputs, target = batch
         criterion = self.setting.criterion
         assert isinstance(criterion, PairCriterion)
-        with torch.no_grad():
-            there = self.setting.snapshot.run(predict, inputs, leaves=leaves)
+        there = self.setting.snapshot.run(predict, inputs, leaves=leaves).detach()
         here = self.setting.snapshot.run(predict, inputs)
         bent = criterion.hessian(here, target)(there - here.detach())
         own = self.setting.snapshot.parameters.leaves
+        if not here.requires_grad:
+            return [torch.zeros_like(leaf) for leaf in own]
         return torch.autograd.grad(here, own, bent, materialize_grads=True)
 
 
@@ -247,7 +276,66 @@ def hessian(
     mode: Mode = "auto",
     compile: bool = False,
 ) -> ModelHessian:
-    """DOC"""
+    r"""Return the Hessian of a model's loss on data, as an operator on flat parameter vectors.
+
+    With batches b of total loss :math:`\ell_b` and count :math:`n_b` it is
+    :math:`\nabla^2 \sum_b \ell_b / \sum_b n_b`: the Hessian of the loss on all data, however they
+    are cut into batches. The model is not touched: its parameters and buffers are copied, so the
+    operator stays what it is while training goes on.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, in float32 or float64. Dropout and batch normalisation in training mode are
+        refused, since a loss that changes from call to call has no Hessian.
+    data : (x, y), DataLoader, Dataset, dict, or iterable of batches
+        All data at once, or batches that can be gone through again. An input may be a tensor, a
+        tuple of arguments or a dictionary of them. With a closure, batches may be anything.
+    loss : optional
+        A ``torch.nn`` loss, with its reduction, weights and ignored targets; ``"mse"`` or None for
+        ½ E‖f − y‖², or another of this library's names; a function of (prediction, target) that
+        returns a mean or a sum over samples; or a closure ``loss(model, batch)``, told by the name
+        of its first parameter (model, module, net or network), by batches that are not pairs, or
+        because it cannot be called on a prediction. A closure returns a mean over samples, or a
+        pair (mean, weight).
+    params : optional
+        Patterns of names, such as ``"blocks.*.attn.*"``, or tensors; by default all parameters
+        that require gradients.
+    eval_mode : bool
+        Run the model in evaluation mode and restore its mode afterwards.
+    memory : float, optional
+        How many bytes of data and graphs to keep from product to product; what does not fit is
+        computed again each time. By default half of what is free.
+    mode : {"auto", "vectors", "blocks"}
+        Whether several columns go through a graph one by one or at once. By default a trial tells.
+    compile : bool
+        Compile the products with ``torch.compile``: takes some ten seconds to minutes, and pays
+        after hundreds to thousands of products (see the benchmarks).
+
+    Returns
+    -------
+    ModelHessian
+        With ``@``, ``shape``, ``dense()``, ``to_scipy()``, ``check()``, ``ggn``, ``block(params)``,
+        ``split(vector)``, ``loss()`` and ``gradient()``.
+
+    Notes
+    -----
+    Under ``torch.distributed`` each process gives its own share of the data, and all get the
+    product of the whole; they must multiply by the same vectors, as the solvers of this library do.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    >>> H = hs.hessian(model, (torch.randn(50, 3), torch.randn(50, 1)), torch.nn.MSELoss())
+    >>> H.shape, (H @ torch.ones(41)).shape
+    ((41, 41), torch.Size([41]))
+    >>> H.check().passed
+    True
+    >>> H.block("2").shape
+    (9, 9)
+    """
     setting = Setting(
         model, data, loss, params, eval_mode=eval_mode, memory=memory, mode=mode, compile=compile
     )
@@ -266,7 +354,25 @@ def ggn(
     mode: Mode = "auto",
     compile: bool = False,
 ) -> ModelGgn:
-    """DOC2"""
+    r"""Return the Gauss–Newton matrix :math:`\sum J^\top \nabla^2\ell(f) J` of a model's loss.
+
+    It is the Hessian of the loss with the model linearised, and positive semi-definite if the loss
+    is convex in the prediction. The loss' own Hessian is in closed form for squared error,
+    cross-entropy and binary cross-entropy, and exact by automatic differentiation for others.
+
+    Parameters and result are as for ``hs.hessian``; a closure is refused, since it does not tell
+    where the model ends and the loss begins.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+    >>> data = torch.randn(50, 3), torch.randint(4, (50,))
+    >>> G = hs.ggn(model, data, torch.nn.CrossEntropyLoss())
+    >>> bool(torch.linalg.eigvalsh(G.dense()).min() > -1e-6)
+    True
+    """
     setting = Setting(
         model, data, loss, params, eval_mode=eval_mode, memory=memory, mode=mode, compile=compile
     )

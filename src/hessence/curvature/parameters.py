@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -22,10 +22,13 @@ class Parameters:
         Names as in ``model.named_parameters()``; tensors from elsewhere are called ``"tensor 0"``…
     leaves : tuple of Tensor
         Copies that require gradients. A tensor that is not the model's is itself.
+    aliases : dict
+        The further names of tensors that a model has in several places, with the name they go by.
     """
 
     names: tuple[str, ...]
     leaves: tuple[Tensor, ...]
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def select(cls, model: nn.Module, params: Any) -> Parameters:
@@ -39,22 +42,26 @@ class Parameters:
             Patterns of names, such as ``"blocks.*.attn.*"``: a pattern also takes all that is
             inside of what it matches, so ``"blocks.0"`` is a whole block. Or tensors: parameters of
             the model, or others that the loss depends on and that require gradients. By default
-            all parameters that require gradients.
+            all parameters that require gradients. Those of the model are put into its order, and
+            others after them.
         """
         named = dict(model.named_parameters())
+        own = {id(p): name for name, p in named.items()}
+        everywhere = model.named_parameters(remove_duplicate=False)
+        aliases = {name: own[id(p)] for name, p in everywhere if name not in named}
         if params is None:
-            chosen = {name: p for name, p in named.items() if p.requires_grad}
+            chosen: dict[str, Tensor] = {name: p for name, p in named.items() if p.requires_grad}
             if not chosen:
                 raise ValueError("model has no parameters that require gradients.")
         else:
-            chosen = _chosen(named, params)
+            chosen = _chosen(named, aliases, params)
         tensors = tuple(chosen.values())
         _require_one_kind(tensors, tuple(chosen))
         leaves = tuple(
             t.detach().clone().requires_grad_() if name in named else t
             for name, t in chosen.items()
         )
-        return cls(tuple(chosen), leaves)
+        return cls(tuple(chosen), leaves, aliases)
 
     @property
     def size(self) -> int:
@@ -64,21 +71,28 @@ class Parameters:
     def block(self, chosen: Sequence[int]) -> Parameters:
         """Return some of the tensors, by index."""
         return Parameters(
-            tuple(self.names[i] for i in chosen), tuple(self.leaves[i] for i in chosen)
+            tuple(self.names[i] for i in chosen),
+            tuple(self.leaves[i] for i in chosen),
+            self.aliases,
         )
+
+    def indices(self, patterns: str | Sequence[str]) -> list[int]:
+        """Return which of the tensors have a name that one of the patterns matches."""
+        wanted = _matched(self.names, self.aliases, _listed(patterns))
+        return [i for i, name in enumerate(self.names) if name in wanted]
 
     def split(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Cut vectors (..., p) into tensors (..., *shape)."""
         parts = torch.split(flat, [leaf.numel() for leaf in self.leaves], dim=-1)
         lead = flat.shape[:-1]
         return tuple(
-            part.reshape(*lead, *leaf.shape) for part, leaf in zip(parts, self.leaves, strict=True)
+            part.reshape((*lead, *leaf.shape)) for part, leaf in zip(parts, self.leaves, strict=True)
         )
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         """Make one vector (..., p) of tensors (..., *shape)."""
         lead = tensors[0].ndim - self.leaves[0].ndim
-        return torch.cat([t.reshape(*t.shape[:lead], -1) for t in tensors], dim=-1)
+        return torch.cat([t.reshape((*t.shape[:lead], -1)) for t in tensors], dim=-1)
 
 
 def matching(names: Sequence[str], pattern: str) -> list[str]:
@@ -100,29 +114,47 @@ def matching(names: Sequence[str], pattern: str) -> list[str]:
     return found
 
 
-def _chosen(named: dict[str, nn.Parameter], params: Any) -> dict[str, Tensor]:
-    items = [params] if isinstance(params, (str, Tensor)) else list(params)
+def _listed(params: Any) -> list[Any]:
+    """Return one or several patterns or tensors as a list."""
+    listed = [params] if isinstance(params, (str, Tensor)) else params
+    items = list(listed) if isinstance(listed, Iterable) else [listed]
+    for item in items:
+        if not isinstance(item, (str, Tensor)):
+            raise TypeError(f"params must be name patterns or tensors, got {type(item).__name__}.")
     if not items:
         raise ValueError("params must name at least one parameter, got none.")
+    return items
+
+
+def _matched(
+    names: Sequence[str], aliases: Mapping[str, str], patterns: Sequence[str]
+) -> set[str]:
+    """Return the names that patterns match, by any name of the same tensor."""
+    known = [*names, *(alias for alias, name in aliases.items() if name in names)]
+    found = {name for pattern in patterns for name in matching(known, pattern)}
+    return {aliases.get(name, name) for name in found}
+
+
+def _chosen(
+    named: Mapping[str, nn.Parameter], aliases: Mapping[str, str], params: Any
+) -> dict[str, Tensor]:
+    items = _listed(params)
+    wanted = _matched(list(named), aliases, [item for item in items if isinstance(item, str)])
     own = {id(p): name for name, p in named.items()}
-    patterns = [item for item in items if isinstance(item, str)]
-    matched = {name for pattern in patterns for name in matching(list(named), pattern)}
-    chosen: dict[str, Tensor] = {name: p for name, p in named.items() if name in matched}
+    others: dict[str, Tensor] = {}
     for i, item in enumerate(items):
         if isinstance(item, str):
             continue
-        if not isinstance(item, Tensor):
-            raise TypeError(
-                f"params must be name patterns or tensors, got {type(item).__name__}."
-            )
-        name = own.get(id(item), f"tensor {i}")
-        if name not in named and not item.requires_grad:
+        if id(item) in own:
+            wanted.add(own[id(item)])
+        elif item.requires_grad:
+            others[f"tensor {i}"] = item
+        else:
             raise ValueError(
                 f"params: tensor {i} is not a parameter of the model and does not require "
                 "gradients, so the loss cannot be differentiated by it."
             )
-        chosen[name] = item
-    return chosen
+    return {name: p for name, p in named.items() if name in wanted} | others
 
 
 def _require_one_kind(tensors: Sequence[Tensor], names: Sequence[str]) -> None:

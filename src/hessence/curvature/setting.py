@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from hessence.curvature import ranks
-from hessence.curvature.batches import Batches
+from hessence.curvature.batches import Batches, is_sample_pair
 from hessence.curvature.criteria import (
+    ClosureCriterion,
     Criterion,
     FunctionCriterion,
     PairCriterion,
@@ -23,6 +26,9 @@ from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
 
 Mode = Literal["auto", "vectors", "blocks"]
+
+PROBE = 64
+"""How many samples are tried for being on their own."""
 
 
 class Setting:
@@ -42,10 +48,12 @@ class Setting:
     ) -> None:
         if mode not in get_args(Mode):
             raise ValueError(f'mode must be "auto", "vectors" or "blocks", got {mode!r}.')
-        self.snapshot = Snapshot(model, params, eval_mode=eval_mode)
-        self.memory = budget(memory, self.snapshot.device)
-        self.batches = Batches(data, self.snapshot.device, self.memory)
-        self.criterion = self._settle(as_criterion(loss, self.batches.first))
+        # What is made in inference mode cannot be part of a graph.
+        with torch.inference_mode(mode=False):
+            self.snapshot = Snapshot(model, params, eval_mode=eval_mode)
+            self.memory = budget(memory, self.snapshot.device)
+            self.batches = Batches(data, self.snapshot.device, self.memory)
+            self.criterion = self._settle(as_criterion(loss, self.batches.first))
         self.mode: Mode = mode
         self.compile = compile
         self.count: float | None = None
@@ -56,13 +64,52 @@ class Setting:
                 "data must have batches that are pairs (input, target) for this loss; for others "
                 "give a closure loss(model, batch)."
             )
+        if not isinstance(criterion, FunctionCriterion):
+            return criterion
+        inputs, target = self.batches.first
+        with torch.no_grad():
+            prediction = self.snapshot.run(predict, inputs)
+            try:
+                criterion.sum(prediction, target)
+            except (AttributeError, TypeError) as error:
+                return self._closure(criterion, error)
         several = self.batches.kept is None or len(self.batches.kept) > 1 or ranks.parallel()
-        if isinstance(criterion, FunctionCriterion) and several:
-            inputs, target = self.batches.first
-            with torch.no_grad():
-                prediction = self.snapshot.run(predict, inputs)
-            return criterion.settled(prediction, target)
-        return criterion
+        return criterion.settled(prediction, target) if several else criterion
+
+    def _closure(self, criterion: FunctionCriterion, error: Exception) -> Criterion:
+        """Take a function that cannot be called on predictions for one of (model, batch)."""
+        closure = ClosureCriterion(criterion.function)
+        try:
+            self.snapshot.run(closure.total, self.batches.first)
+        except Exception:
+            raise error from None
+        return closure
+
+    @cached_property
+    def separable(self) -> bool:
+        """Whether samples are on their own in model and loss, so that batches may be cut and merged.
+
+        Whether they are in the model is tried out: they are not if a mean is taken over the batch,
+        or if the first dimension is time, as it is by default for PyTorch's recurrent layers.
+        """
+        batch = self.batches.first
+        if not isinstance(self.criterion, PairCriterion) or not self.criterion.separable:
+            return False
+        if not is_sample_pair(batch) or len(batch[0]) < 2:
+            return False
+        inputs = batch[0][:PROBE]
+        whole = self.snapshot.run(predict, inputs)
+        try:
+            parts = [self.snapshot.run(predict, x) for x in inputs.tensor_split(2)]
+        except Exception:  # a model that knows the number of samples
+            return False
+        if not all(isinstance(part, Tensor) and part.ndim for part in [whole, *parts]):
+            return False
+        joined = torch.cat(parts)
+        if joined.shape != whole.shape:
+            return False
+        tolerance = 1e3 * torch.finfo(whole.dtype).eps * whole.detach().abs().max()
+        return bool((joined - whole).detach().abs().max() <= tolerance)
 
     def terms(self, build: Callable[[Any], Term]) -> TermStore:
         """Return a store of terms for all batches."""
@@ -75,6 +122,6 @@ class Setting:
         return TermStore(
             make,
             self.batches,
-            separable=isinstance(self.criterion, PairCriterion) and self.criterion.separable,
+            separable=self.separable,
             memory=self.memory,
         )

@@ -3,7 +3,8 @@
 A snapshot holds copies of all parameters and buffers. The model's own code is run on them through
 :func:`torch.func.functional_call`, which puts everything back when it is done or stopped. So the
 gradients, modes and flags of the user's model stay as they are, in-place updates of buffers fall on
-the copies, and training may go on while an operator made from the snapshot is in use.
+copies of which each run gets a fresh one, and training may go on while an operator made from the
+snapshot is in use.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parametrizations
+from torch.nn.utils.weight_norm import WeightNorm
+from torch.overrides import TorchFunctionMode
 
 from hessence.curvature.parameters import Parameters
 
@@ -45,9 +49,10 @@ class Snapshot:
             name: chosen[name] if name in chosen else tensor.detach().clone()
             for name, tensor in self._model.named_parameters()
         }
-        self._state |= {name: b.detach().clone() for name, b in self._model.named_buffers()}
+        self._buffers = {name: b.detach().clone() for name, b in self._model.named_buffers()}
+        self._state |= {name: b.clone() for name, b in self._buffers.items()}
         self._stage = _Stage(self._model)
-        self._recurrent = any(isinstance(m, nn.RNNBase) for m in self._model.modules())
+        self._kernels = ExactKernels(self._model)
 
     @property
     def own_names(self) -> tuple[str, ...]:
@@ -71,8 +76,15 @@ class Snapshot:
             for name, leaf in zip(self.parameters.names, leaves, strict=True):
                 if name in self._state:
                     state[f"model.{name}"] = leaf
-        with exact_kernels(recurrent=self._recurrent), self._mode():
-            return torch.func.functional_call(self._stage, state, (function, *arguments))
+        versions = {name: self._state[name]._version for name in self._buffers}
+        try:
+            with self._kernels.used(), self._mode():
+                return torch.func.functional_call(self._stage, state, (function, *arguments))
+        finally:
+            for name, version in versions.items():
+                # A graph may hold the one that was written to.
+                if self._state[name]._version != version:
+                    self._state[name] = self._buffers[name].clone()
 
     @contextmanager
     def _mode(self) -> Iterator[None]:
@@ -101,20 +113,51 @@ class _Stage(nn.Module):
         return function(self.model, *arguments)
 
 
-@contextmanager
-def exact_kernels(*, recurrent: bool = False) -> Iterator[None]:
-    """Use kernels that can be differentiated twice, and record what they do.
+class ExactKernels:
+    """Kernels whose second derivatives exist and are right, in place of those of a model.
 
     The fused kernels of scaled dot-product attention and of cuDNN's recurrent layers have no second
-    derivative.
+    derivative. That of weight normalisation is wrong: the norms it saves are taken for constants.
     """
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(mode=False))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if recurrent and torch.backends.cudnn.is_available():
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-        yield
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = list(model.modules())
+        self._recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
+        hooks = [hook for m in modules for hook in m._forward_pre_hooks.values()]
+        self._weight_norm = any(
+            isinstance(part, (parametrizations._WeightNorm, WeightNorm))
+            for part in [*modules, *hooks]
+        )
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Use the kernels, and record what they do."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(mode=False))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if self._recurrent and torch.backends.cudnn.is_available():
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            if self._weight_norm:
+                stack.enter_context(_PlainWeightNorm())
+            yield
+
+
+class _PlainWeightNorm(TorchFunctionMode):
+    """Writes w = g v / ‖v‖ out in operations that can be differentiated twice."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is not torch._weight_norm:
+            return func(*args, **(kwargs or {}))
+        return _weight_norm(*args, **(kwargs or {}))
+
+
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    # As for PyTorch, −1 is not the last dimension, but a norm over all of them.
+    others = [i for i in range(v.ndim) if dim == -1 or i != dim % v.ndim]
+    return v * (g / torch.linalg.vector_norm(v, dim=others, keepdim=dim != -1))
 
 
 def unwrap(model: Any) -> nn.Module:

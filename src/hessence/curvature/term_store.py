@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hessence.curvature.batches import Batches, is_sample_pair, merged
+from hessence.curvature.chunk_size import chunk_size
 from hessence.curvature.memory import graph_bytes
 from hessence.curvature.terms import Term
-
-CHUNK_BYTES = 2.0**27
-"""Small batches are merged until their graph holds so much, and larger ones cut."""
-
-LEAST_CHUNK_BYTES = 2.0**24
-"""However little memory there is, batches are not cut into smaller pieces than this."""
-
-PROBE = 64
-"""How many samples the graph is measured with."""
 
 
 class TermStore:
@@ -52,23 +45,35 @@ class TermStore:
 
     def __iter__(self) -> Iterator[Term]:
         count = 0.0
-        for index, chunk in enumerate(self._all_chunks()):
+        for index, chunk in enumerate(self.chunks()):
             term = self._kept.get(index)
             if term is None:
                 term = self._build(chunk)
                 self._keep(index, term)
             count += term.count
             yield term
+            del term  # before the next one is built
         self.count = count
 
-    def first(self) -> Term:
-        """Return the term of the first chunk."""
-        return next(iter(self))
+    def first(self) -> tuple[Term, Any]:
+        """Return the term of the first chunk, and its data."""
+        chunk = next(iter(self.chunks()))
+        return (self._kept[0] if 0 in self._kept else self._build(chunk)), chunk
 
-    @property
-    def first_chunk(self) -> Any:
-        """The data of the first term."""
-        return next(iter(self._all_chunks()))
+    def chunks(self) -> Iterable[Any]:
+        """Go through the data of all terms."""
+        if self._chunks is not None:
+            return self._chunks
+        samples, _ = self._measure()
+        kept = self._batches.kept
+        if kept is None:
+            return merged(self._batches, samples) if self._separable else self._batches
+        if self._separable:
+            total = sum(len(batch[0]) for batch in kept if is_sample_pair(batch))
+            even = math.ceil(total / max(1, math.ceil(total / samples)))
+            kept = list(merged(kept, max(even, 1)))
+        self._chunks = kept
+        return kept
 
     @property
     def kept(self) -> int:
@@ -86,28 +91,14 @@ class TermStore:
         self._kept.clear()
         self._held = 0.0
 
-    def _all_chunks(self) -> Any:
-        if self._chunks is not None:
-            return self._chunks
-        samples, _ = self._measure()
-        if self._batches.kept is None:
-            return merged(self._batches, samples) if self._separable else self._batches
-        self._chunks = (
-            list(merged(self._batches, samples)) if self._separable else self._batches.kept
-        )
-        return self._chunks
-
     def _measure(self) -> tuple[int, float]:
         """Return the number of samples in a chunk, and how many bytes each takes in a graph."""
         if self._measured is None:
             batch = self._batches.first
             if self._separable and is_sample_pair(batch):
-                probe = tuple(part[:PROBE] for part in batch)
-                each = max(graph_bytes(lambda: self._build(probe)) / len(probe[0]), 1.0)
-                room = max(min(CHUNK_BYTES, self._memory / 4), LEAST_CHUNK_BYTES)
-                self._measured = max(1, int(room / each)), each
+                self._measured = chunk_size(self._build, batch, self._memory)
             else:
-                self._measured = 1, float(graph_bytes(lambda: self._build(batch)))
+                self._measured = 1, float(sum(graph_bytes(lambda: self._build(batch))))
         return self._measured
 
     def _keep(self, index: int, term: Term) -> None:

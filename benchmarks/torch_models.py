@@ -1,0 +1,265 @@
+"""Any PyTorch model: products, eigenvalues and densities beside those of curvlinops and PyHessian.
+
+A classifier on one thread, a GPT on two. Curvlinops cannot differentiate fused attention, and gets
+the same GPT with attention spelled out.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import hessence as hs
+from benchmarks import exactness
+from benchmarks.models import digits_classifier, small_gpt
+from benchmarks.timing import Comparison, compare, medians
+
+PEERS = {
+    "curvlinops": "curvlinops-for-pytorch",
+    "pyhessian": "pyhessian",
+    "sklearn": "scikit-learn",
+}
+
+EARLY, LATE = 150, 500
+"""Steps that the classifier is trained for: its loss is then 0.03 and 0.002. The later, the closer
+to zero is the lower end of the spectrum, and the more products take those who look for it."""
+
+BURST = 5
+"""How many products follow one another in a repeat, as they do in Lanczos' iteration."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model as we take it, and as others can take it."""
+
+    name: str
+    model: nn.Module
+    explicit: nn.Module
+    data: tuple[Tensor, Tensor]
+    loss: nn.Module
+
+    def ours(self, **options: Any) -> Any:
+        """Return our operator."""
+        return hs.hessian(self.model, self.data, self.loss, **options)
+
+    def curvlinops(self) -> Any:
+        """Return curvlinops' operator, with the checks that it makes by default."""
+        from curvlinops import HessianLinearOperator
+
+        parameters = list(self.explicit.parameters())
+        return HessianLinearOperator(self.explicit, self.loss, parameters, [self.data])
+
+    def gradient(self) -> tuple[Tensor, ...]:
+        """Return the gradient."""
+        x, y = self.data
+        return torch.autograd.grad(self.loss(self.model(x), y), list(self.model.parameters()))
+
+
+def comparisons() -> Iterator[Comparison]:
+    """Yield the comparisons one after another."""
+    missing = [package for name, package in PEERS.items() if find_spec(name) is None]
+    if missing:
+        sys.exit(f"benchmarks: torch_models compares with {', '.join(missing)}; try `make bench`.")
+    with threads(1):
+        mlp = _classifier(LATE)
+        yield from _products(mlp, "at most 1.7×", "as fast as can be", repeats=15)
+        yield _product_of_pyhessian(mlp)
+        yield from _top_ten(mlp)
+        for trained in (LATE, EARLY):
+            quality = exactness.of_densities(trained, steps=100)
+            yield _density(_classifier(trained), 100, f"8× faster, {quality}", repeats=3)
+        yield _compiled(mlp)
+    with threads(2):
+        fused, explicit, data = small_gpt()
+        gpt = Subject("GPT, p = 940 800", fused, explicit, data, nn.CrossEntropyLoss())
+        errors = exactness.of_products(gpt)
+        yield from _products(gpt, "as fast as can be", f"2× faster, {errors}", repeats=3)
+        yield _sharpness(gpt)
+        yield _density(gpt, 64, "2.5× faster", repeats=1)
+        yield _compiled(gpt)
+
+
+def _classifier(trained: int) -> Subject:
+    model, data = digits_classifier(trained)
+    name = f"tanh MLP, p = 8970, {trained} steps old"
+    return Subject(name, model, model, data, nn.CrossEntropyLoss())
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let PyTorch use so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _products(
+    subject: Subject, of_gradient: str, of_curvlinops: str, repeats: int
+) -> Iterator[Comparison]:
+    H, C = subject.ours(), subject.curvlinops()
+    v = torch.randn(H.shape[0], dtype=H.dtype)
+    functions = [_burst(lambda: H @ v), _burst(subject.gradient), _burst(lambda: C @ v)]
+    for function in functions:
+        function()
+    ours, gradient, theirs = (s / BURST for s in medians(functions, repeats))
+    task = f"{subject.name}: one product"
+    yield Comparison(task, "one gradient", ours, gradient, of_gradient)
+    yield Comparison(task, "curvlinops", ours, theirs, of_curvlinops)
+
+
+def _product_of_pyhessian(subject: Subject) -> Comparison:
+    from pyhessian.utils import hessian_vector_product
+
+    H, P = subject.ours(), _pyhessian(subject)
+    v = torch.randn(H.shape[0], dtype=H.dtype)
+    parts = list(H.split(v).values())
+    measured = compare(
+        f"{subject.name}: one product",
+        _burst(lambda: H @ v),
+        "PyHessian",
+        _burst(lambda: hessian_vector_product(P.gradsH, P.params, parts)),
+        "as fast as can be",
+    )
+    return Comparison(
+        measured.task,
+        measured.reference,
+        measured.seconds / BURST,
+        measured.reference_seconds / BURST,
+        measured.goal,
+    )
+
+
+def _top_ten(subject: Subject) -> Iterator[Comparison]:
+    ours, theirs = _eigenpairs(subject, 10, 1e-6), _eigsh(subject, 10, 1e-6)
+    (mine, products), (other, their_products) = ours(), theirs()
+    seconds, their_seconds = medians([ours, theirs], repeats=5)
+    gap = np.abs(mine / other - 1).max()
+    goal = f"3× faster, {products} beside {their_products} products, {gap:.0e} apart"
+    task = f"{subject.name}: ten eigenvalues to 1e-6"
+    yield Comparison(task, "curvlinops + eigsh", seconds, their_seconds, goal)
+    began = time.perf_counter()
+    powers = _power_iteration(subject, 10)
+    slow, off = time.perf_counter() - began, np.abs(powers / mine - 1).max()
+    yield Comparison(task, "PyHessian", seconds, slow, f"as fast as can be, theirs {off:.1%} off")
+
+
+def _sharpness(subject: Subject) -> Comparison:
+    ours, theirs = _eigenpairs(subject, 1, 1e-3), _eigsh(subject, 1, 1e-3)
+    (mine, products), (other, their_products) = ours(), theirs()
+    seconds, their_seconds = medians([ours, theirs], repeats=1)
+    goal = (
+        f"3× faster, {products} beside {their_products} products, "
+        f"{abs(mine[0] / other[0] - 1):.0e} apart"
+    )
+    task = f"{subject.name}: largest eigenvalue to 1e-3"
+    return Comparison(task, "curvlinops + eigsh", seconds, their_seconds, goal)
+
+
+def _density(subject: Subject, steps: int, goal: str, repeats: int) -> Comparison:
+    from curvlinops.papyan2020traces.spectrum import lanczos_approximate_spectrum
+
+    def ours() -> Any:
+        return hs.density(subject.ours(), probes=1, steps=steps)
+
+    def theirs() -> Any:
+        return lanczos_approximate_spectrum(subject.curvlinops(), steps)
+
+    seconds, their_seconds = medians([ours, theirs], repeats)
+    task = f"{subject.name}: density, {steps} steps"
+    return Comparison(task, "curvlinops", seconds, their_seconds, goal)
+
+
+def _compiled(subject: Subject) -> Comparison:
+    plain, compiled = subject.ours(), subject.ours(compile=True)
+    v = torch.randn(plain.shape[0], dtype=plain.dtype)
+    plain @ v
+    began = time.perf_counter()
+    compiled @ v
+    effort = time.perf_counter() - began
+    measured = compare(
+        f"{subject.name}: one product, compiled",
+        lambda: compiled @ v,
+        "one product",
+        lambda: plain @ v,
+        "",
+    )
+    saved = measured.reference_seconds - measured.seconds
+    pays = f"pays after {effort / saved:,.0f} products" if saved > 0 else "does not pay"
+    return Comparison(
+        measured.task, measured.reference, measured.seconds, measured.reference_seconds, pays
+    )
+
+
+def _eigenpairs(subject: Subject, k: int, tol: float) -> Callable[[], tuple[Any, int]]:
+    def find() -> tuple[Any, int]:
+        pairs = hs.eigenpairs(subject.ours(), k=k, tol=tol)
+        return pairs.eigenvalues.numpy(), pairs.products
+
+    return find
+
+
+def _eigsh(subject: Subject, k: int, tol: float) -> Callable[[], tuple[Any, int]]:
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    def find() -> tuple[Any, int]:
+        C = subject.curvlinops().to_scipy()
+        count = 0
+
+        def multiply(v: Any) -> Any:
+            nonlocal count
+            count += 1
+            return C @ v
+
+        counted = LinearOperator(C.shape, matvec=multiply, dtype=C.dtype)
+        return np.sort(eigsh(counted, k=k, which="LA", tol=tol)[0])[::-1], count
+
+    return find
+
+
+def _power_iteration(subject: Subject, k: int) -> Any:
+    torch.manual_seed(0)
+    with _default_dtype(next(subject.model.parameters()).dtype):
+        values, _ = _pyhessian(subject).eigenvalues(top_n=k)
+    return np.sort(values)[::-1]
+
+
+def _pyhessian(subject: Subject) -> Any:
+    from pyhessian import hessian
+
+    with warnings.catch_warnings():
+        # It calls backward(create_graph=True), which PyTorch warns of.
+        warnings.simplefilter("ignore")
+        return hessian(copy.deepcopy(subject.explicit), subject.loss, subject.data, cuda=False)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """PyHessian makes its vectors in PyTorch's default type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _burst(function: Callable[[], Any]) -> Callable[[], None]:
+    def repeat() -> None:
+        for _ in range(BURST):
+            function()
+
+    return repeat

@@ -1,0 +1,166 @@
+"""``hessence spectrum script.py:build``: the spectrum of a user's model."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hessence.commands.failures import CommandError
+from hessence.estimates import Estimate
+from hessence.files import write_atomically
+from hessence.progress import ProgressBar
+from hessence.report import Picture
+from hessence.spectra import Spectrum
+
+MARKED = 64
+"""How many eigenvalues the picture of an exact spectrum marks at most."""
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser's commands."""
+    parser = commands.add_parser(
+        "spectrum",
+        help="find the Hessian spectrum of a PyTorch model",
+        description="Prints the eigenvalues and writes spectrum.json and spectrum.png.",
+    )
+    parser.add_argument(
+        "target",
+        metavar="SCRIPT.py:FUNCTION",
+        help="a function without arguments that returns model, data and loss",
+    )
+    parser.add_argument("-k", type=int, default=10, help="how many eigenvalues to estimate (10)")
+    parser.add_argument("--method", choices=("exact", "estimate"), help="insist on one of the two")
+    parser.add_argument("--which", default="LA", choices=("LA", "SA", "LM", "BE"),
+                        help="the largest, smallest, largest in magnitude, or both ends")  # fmt: skip
+    parser.add_argument("--tol", type=float, default=1e-6, help="relative residual (1e-6)")
+    parser.add_argument("--params", help='only these parameters, such as "blocks.*.attn.*"')
+    parser.add_argument("--eval-mode", action="store_true", help="run the model in evaluation mode")
+    parser.add_argument("--memory", type=float, metavar="GB", help="memory for graphs and vectors")
+    parser.add_argument("--probes", type=int, default=16, help="random vectors of the density (16)")
+    parser.add_argument("--steps", type=int, default=64, help="products for each of them (64)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random vectors (0)")
+    parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Find the spectrum, print and draw it."""
+    for name in ("k", "probes", "steps"):
+        if getattr(options, name) < 1:
+            raise CommandError(f"{name} must be at least 1, got {getattr(options, name)}.")
+    build = load_function(options.target)
+    options.out.mkdir(parents=True, exist_ok=True)
+    model, data, loss = _built(build, options.target)
+    bar = ProgressBar(sys.stderr, "products")
+    with warnings.catch_warnings(record=True) as remarks:
+        warnings.simplefilter("always")
+        try:
+            result = _find(model, data, loss, options, bar)
+        finally:
+            bar.clear()
+    picture = _picture(result)
+    write_atomically(options.out / "spectrum.json", json.dumps(result.to_dict(), indent=1))
+    write_atomically(options.out / "spectrum.png", picture)
+    for text in dict.fromkeys(str(remark.message) for remark in remarks):
+        print(f"hessence: note: {text}", file=sys.stderr)
+    if options.json:
+        print(json.dumps(result.to_dict(), indent=1))
+        return 0
+    print(result)
+    print(f"  {'exact' if result.exact else 'not exact'}: {result.reason}")
+    print(f"Picture and numbers: {options.out / 'spectrum.png'}, {options.out / 'spectrum.json'}")
+    return 0
+
+
+def load_function(target: str) -> Callable[[], Any]:
+    """Load ``script.py:function``, with the script's folder on the path as Python would have it."""
+    file, colon, name = target.rpartition(":")
+    if not colon or not file or not name:
+        raise CommandError(f"the target must read SCRIPT.py:FUNCTION, got {target!r}.")
+    path = Path(file)
+    if not path.is_file():
+        raise CommandError(f"there is no file {file}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise CommandError(f"{file} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    # Data loaders with workers look the script up by its name.
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise CommandError(f"{file} cannot be run: {type(error).__name__}: {error}") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        names = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
+        close = difflib.get_close_matches(name, names, n=3, cutoff=0.0)
+        hint = f"; it has {', '.join(close)}" if close else ""
+        raise CommandError(f"{file} has no function {name}{hint}.")
+    return found  # type: ignore[no-any-return]
+
+
+def _built(build: Callable[[], Any], target: str) -> tuple[Any, Any, Any]:
+    try:
+        result = build()
+    except Exception as error:
+        raise CommandError(f"{target} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        raise CommandError(f"{target} must return model, data and loss, got {type(result).__name__}.")
+    return (*result, None) if len(result) == 2 else result
+
+
+def _find(
+    model: Any, data: Any, loss: Any, options: argparse.Namespace, bar: ProgressBar
+) -> Spectrum | Estimate:
+    try:
+        import hessence.curvature.model_spectrum as curvature
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"spectra of models need PyTorch: pip install 'hessence[torch]' ({error})"
+        ) from error
+    bar.begin("eigenvalues and trace", None)
+    try:
+        result = curvature.spectrum(
+            model,
+            data,
+            loss,
+            options.k,
+            params=options.params,
+            method=options.method,
+            which=options.which,
+            tol=options.tol,
+            rng=options.seed,
+            eval_mode=options.eval_mode,
+            memory=None if options.memory is None else options.memory * 1e9,
+            probes=options.probes,
+            steps=options.steps,
+            watch=bar.update,
+        )
+        if isinstance(result, Estimate):
+            done = result.products
+            bar.begin("density", done + options.probes * options.steps)
+            _ = result.density
+    except (TypeError, ValueError) as error:
+        raise CommandError(str(error)) from error
+    return result
+
+
+def _picture(result: Spectrum | Estimate) -> bytes:
+    from hessence.plotting import new_figure
+
+    figure, (ax,) = new_figure()
+    if isinstance(result, Spectrum):
+        marked = [float(space.value) for space in result.ends(MARKED)]
+        result.density.plot(ax, eigenvalues=marked)
+    else:
+        result.plot(ax)
+    return Picture("spectrum", "", "", figure).to_png()

@@ -1,0 +1,88 @@
+"""``hs.layer_spectra``: the diagonal blocks of a Hessian, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from hessence.curvature.model_operator import ggn, hessian
+from hessence.krylov.extremal import eigenpairs
+from hessence.krylov.results import Eigenpairs
+
+Groups = Literal["layer", "parameter"]
+Of = Literal["hessian", "ggn"]
+
+
+def layer_spectra(
+    model: Any,
+    data: Any,
+    loss: Any = None,
+    k: int = 1,
+    *,
+    params: Any = None,
+    groups: Groups | Mapping[str, str | Sequence[str]] = "layer",
+    of: Of = "hessian",
+    which: str = "LA",
+    tol: float = 1e-6,
+    rng: int = 0,
+    eval_mode: bool = False,
+    memory: float | None = None,
+) -> dict[str, Eigenpairs]:
+    """Return k eigenvalues of the diagonal block of each layer, from one set of graphs.
+
+    Parameters
+    ----------
+    model, data, loss, params, eval_mode, memory
+        See ``hs.hessian``.
+    k : int
+        How many eigenvalues of each block, or all if it has fewer.
+    groups : {"layer", "parameter"} or dict
+        What makes a block: all parameters of one module, each tensor on its own, or names with the
+        patterns of their parameters, such as ``{"attention": "blocks.*.attn"}``.
+    of : {"hessian", "ggn"}
+        Whose blocks.
+    which, tol, rng
+        See ``hs.eigenpairs``.
+
+    Returns
+    -------
+    dict of str to Eigenpairs
+        In the order of ``model.parameters()``; the names are those of the modules.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    >>> data = torch.randn(50, 3), torch.randn(50, 1)
+    >>> layers = hs.layer_spectra(model, data, torch.nn.MSELoss(), k=2)
+    >>> {name: len(pairs) for name, pairs in layers.items()}
+    {'0': 2, '2': 2}
+    """
+    if of not in get_args(Of):
+        raise ValueError(f'of must be "hessian" or "ggn", got {of!r}.')
+    make = hessian if of == "hessian" else ggn
+    whole = make(model, data, loss, params, eval_mode=eval_mode, memory=memory)
+    spectra = {}
+    for name, patterns in _groups(whole.parameters.names, groups).items():
+        block = whole.block(patterns)
+        count = min(k, block.shape[0])
+        spectra[name] = eigenpairs(block, k=count, which=which, tol=tol, rng=rng)
+    return spectra
+
+
+def _groups(
+    names: Iterable[str], groups: str | Mapping[str, str | Sequence[str]]
+) -> dict[str, str | Sequence[str]]:
+    if isinstance(groups, Mapping):
+        return dict(groups)
+    if groups == "parameter":
+        return {name: [name] for name in names}
+    if groups != "layer":
+        raise ValueError(
+            f'groups must be "layer", "parameter" or a dictionary of patterns, got {groups!r}.'
+        )
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        layers.setdefault(name.rpartition(".")[0] or name, []).append(name)
+    return dict(layers)

@@ -1,0 +1,270 @@
+"""``hs.spectrum``: the Hessian spectrum of any PyTorch model, exact where a theorem allows it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessence.arrays import epsilon, like, to_numpy
+from hessence.curvature import ranks
+from hessence.curvature.batches import is_sample_pair, merged
+from hessence.curvature.checks import CheckWarning
+from hessence.curvature.criteria import PairCriterion
+from hessence.curvature.model_operator import ModelHessian, hessian
+from hessence.curvature.setting import Setting
+from hessence.curvature.snapshots import unwrap
+from hessence.estimates import Estimate
+from hessence.krylov.extremal import eigenpairs
+from hessence.krylov.known_density import known_density
+from hessence.krylov.selection import Which, preference, require_which
+from hessence.krylov.spectral_density import density
+from hessence.krylov.stochastic_trace import trace
+from hessence.recognise import NotRecognised, Recognition, recognise
+from hessence.spectra import Spectrum
+
+Method = Literal["exact", "estimate"]
+
+DENSE_LIMIT = 512
+"""Up to so many parameters the whole matrix is computed, whatever k is."""
+
+DENSE_MOST = 2**14
+"""The most parameters of which all eigenvalues are computed when k is None."""
+
+TRACE_PRODUCTS = 50
+"""How many products the trace is estimated with."""
+
+AGREEMENT = {torch.float64: 1e-8, torch.float32: 1e-3}
+"""How far, in ‖H‖, an exact product may be from that of automatic differentiation."""
+
+
+def spectrum(
+    model: Any,
+    data: Any,
+    loss: Any = None,
+    k: int | None = 10,
+    *,
+    params: Any = None,
+    method: Method | None = None,
+    which: str = "LA",
+    tol: float = 1e-6,
+    rng: int = 0,
+    eval_mode: bool = False,
+    memory: float | None = None,
+    probes: int = 16,
+    steps: int = 64,
+    watch: Callable[[int], None] | None = None,
+) -> Spectrum | Estimate:
+    """Return the Hessian spectrum of a model's loss: exact if there is a theorem, else estimated.
+
+    A model that is one of the solvable networks, or has two adjacent linear layers that a narrow
+    twin can shrink, gets a ``Spectrum`` with all eigenvalues, after its products have been compared
+    with automatic differentiation. Any other gets an ``Estimate``: k eigenvalues with proved error
+    bounds, the trace with a standard error, a density with a band. The model is not touched.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, at the point of training it is at.
+    data : (x, y), DataLoader, or iterable of batches
+        See ``hs.hessian``.
+    loss : torch.nn loss, function, str or closure
+        See ``hs.hessian``; by default ½ E‖f − y‖².
+    k : int or None
+        How many eigenvalues an estimate has. None for all of them, of at most 16384 parameters.
+    params : optional
+        Which parameters, see ``hs.hessian``. A choice has no exact spectrum.
+    method : {"exact", "estimate"}, optional
+        Insist on one of the two.
+    which, tol, rng : optional
+        See ``hs.eigenpairs``.
+    eval_mode, memory : optional
+        See ``hs.hessian``.
+    probes, steps : int
+        Of the density of an estimate, see ``hs.density``.
+    watch : callable, optional
+        Called with the number of products so far, as they are made.
+
+    Returns
+    -------
+    Spectrum or Estimate
+        ``exact`` tells which, ``method`` how it was found, ``reason`` by which theorem, or why
+        there is none.
+
+    Raises
+    ------
+    ValueError
+        If the model draws random numbers; if ``method="exact"`` and there is no theorem.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If not every eigenvalue is as accurate as asked for; they are returned nevertheless.
+    CheckWarning
+        If products are not symmetric or disagree with finite differences.
+
+    Notes
+    -----
+    Up to 512 parameters the whole matrix is computed and solved; the estimate's errors are then
+    rounding. Beyond, Lanczos finds the k eigenvalues, and 50 products go into the trace. The
+    density is computed when ``estimate.density`` is first looked at.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> x, y = torch.randn(100, 1).double(), torch.randn(100, 1).double()
+    >>> wide = torch.nn.Sequential(
+    ...     torch.nn.Linear(1, 3000, bias=False), torch.nn.ReLU(), torch.nn.Linear(3000, 1, bias=False)
+    ... ).double()
+    >>> s = hs.spectrum(wide, (x, y), torch.nn.MSELoss())
+    >>> len(s), s.exact, s.method
+    (6000, True, 'closed form')
+
+    >>> deep = torch.nn.Sequential(torch.nn.Linear(1, 40), torch.nn.Tanh(), torch.nn.Linear(40, 1))
+    >>> s = hs.spectrum(deep.double(), (x, y), torch.nn.MSELoss(), k=2)
+    >>> len(s), s.exact, bool(s.errors.max() < 1e-10)
+    (2, False, True)
+    """
+    if method is not None and method not in get_args(Method):
+        raise ValueError(f'method must be "exact", "estimate" or None, got {method!r}.')
+    H = hessian(model, data, loss, params, eval_mode=eval_mode, memory=memory)
+    if watch is not None:
+        H.watch(watch)
+    reason = "an estimate was asked for."
+    if method != "estimate":
+        found = _exact(H, model, params)
+        if isinstance(found, Spectrum):
+            return found
+        reason = found
+    if method == "exact":
+        raise ValueError(f"model has no exact spectrum here: {reason}")
+    return estimate(
+        H, k, which=which, tol=tol, rng=rng, probes=probes, steps=steps, reason=reason
+    )
+
+
+def estimate(
+    H: ModelHessian,
+    k: int | None,
+    *,
+    which: str,
+    tol: float,
+    rng: int,
+    probes: int,
+    steps: int,
+    reason: str,
+) -> Estimate:
+    """Estimate the spectrum of an operator, after a check of its products."""
+    checked = H.check()
+    if not checked.deterministic:
+        raise ValueError(f"model: {checked.message}")
+    if not checked.passed:
+        warnings.warn(f"the Hessian's products are suspect: {checked.message}", CheckWarning, 3)
+    size = H.shape[0]
+    if k is None and size > DENSE_MOST:
+        raise ValueError(
+            f"k must be a number for a model of more than {DENSE_MOST} parameters, got None for "
+            f"{size}."
+        )
+    if k is None or size <= DENSE_LIMIT:
+        return _dense(H, k, which, reason)
+    pairs = eigenpairs(H, k=min(k, size), which=which, tol=tol, rng=rng)
+    found = trace(H, products=TRACE_PRODUCTS, rng=rng)
+    return Estimate(
+        eigenvalues=pairs.eigenvalues,
+        errors=pairs.errors,
+        eigenvectors=pairs.vectors,
+        trace=like(found.value, pairs.eigenvalues),
+        trace_error=like(found.error, pairs.eigenvalues),
+        size=size,
+        converged=pairs.converged,
+        method=pairs.method,
+        message=pairs.message,
+        reason=reason,
+        _products=pairs.products + found.products,
+        _density=lambda: density(H, probes, steps, rng),
+    )
+
+
+def _dense(H: ModelHessian, k: int | None, which: str, reason: str) -> Estimate:
+    """Solve the whole matrix, and keep the k eigenvalues asked for."""
+    size = H.shape[0]
+    require_which(which)
+    pairs = eigenpairs(H, k=size)
+    ascending = to_numpy(pairs.eigenvalues)[::-1]
+    wanted = preference(ascending, cast(Which, which))[: size if k is None else k]
+    index = torch.as_tensor(np.sort(size - 1 - wanted), device=H.device)
+    values = to_numpy(pairs.eigenvalues).astype(np.float64)
+    rounding = size * epsilon(pairs.eigenvalues) * float(np.abs(values).max())
+    return Estimate(
+        eigenvalues=pairs.eigenvalues[index],
+        errors=pairs.errors[index],
+        eigenvectors=pairs.vectors[:, index],
+        trace=like(values.sum(), pairs.eigenvalues),
+        trace_error=like(rounding, pairs.eigenvalues),
+        size=size,
+        converged=pairs.converged,
+        method=pairs.method,
+        message=pairs.message,
+        reason=reason,
+        _products=pairs.products,
+        _density=known_density(values),
+    )
+
+
+def _exact(H: ModelHessian, model: Any, params: Any) -> Spectrum | str:
+    """Return the spectrum by a theorem that products confirm, or the reason why there is none."""
+    setting = H.setting
+    try:
+        if params is not None:
+            raise NotRecognised("only some of the parameters were asked for.")
+        if ranks.parallel():
+            raise NotRecognised("the data are spread over several processes.")
+        if not isinstance(setting.criterion, PairCriterion):
+            raise NotRecognised("the loss is a closure, which may do anything with the model.")
+        recognition = recognise(unwrap(model), *_all_data(setting), setting.criterion)
+    except NotRecognised as error:
+        return str(error)
+    found = recognition.spectrum()
+    defect = _defect(H, recognition, found)
+    if not defect <= AGREEMENT[H.dtype]:
+        return (
+            f"it looks like {recognition.network}, but its products differ from those of automatic "
+            f"differentiation by {defect:.1e} ‖H‖."
+        )
+    found.reason = f"{recognition.network}: {recognition.theorem}"
+    return found
+
+
+def _all_data(setting: Setting) -> tuple[Tensor, Any]:
+    batches = setting.batches.kept
+    if batches is None:
+        raise NotRecognised("the data do not fit into memory= at once.")
+    if len(batches) == 1:
+        return cast(tuple[Tensor, Any], tuple(batches[0]))
+    joined = list(merged(batches, sys.maxsize))
+    if len(joined) > 1 or not is_sample_pair(joined[0]):
+        raise NotRecognised("the batches differ in shape, so they cannot be joined.")
+    return cast(tuple[Tensor, Any], joined[0])
+
+
+def _defect(H: ModelHessian, recognition: Recognition, found: Spectrum) -> float:
+    """Return how far exact products and the ends of the spectrum are from H, in ‖H‖."""
+    norm = float(found.norm)
+    drawn = np.random.default_rng(0).normal(size=(H.shape[0], 2))
+    columns = like(drawn / np.linalg.norm(drawn, axis=0), found.values)
+    ends = [found.space(0), found.space(-1)]
+    vectors = torch.cat([space.vectors(1) for space in ends], dim=1)
+    values = torch.stack([space.value for space in ends])
+    images = H @ torch.cat([columns, vectors], dim=1)
+    expected = torch.cat([recognition.operator @ columns, values * vectors], dim=1)
+    gap = float((images - expected).norm(dim=0).max())
+    if norm == 0:
+        return gap
+    return gap / norm

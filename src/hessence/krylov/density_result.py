@@ -1,0 +1,228 @@
+"""What ``hs.density`` returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hessence.arrays import floating, to_numpy
+from hessence.krylov.projected import Numbers
+from hessence.krylov.smoothing import Rules
+
+ARRAYS = ("grid", "values", "error", "nodes", "weights")
+COMPANION = ("companion_nodes", "companion_weights")
+NUMBERS = ("products", "width", "message", "size")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Density:
+    r"""The density of an operator's eigenvalues, smoothed, with a band that tells how well known.
+
+    All arrays are NumPy's, in float64.
+
+    Attributes
+    ----------
+    grid : array (points,)
+        Where the density is given, ascending; it covers all of the spectrum, with a margin.
+    values : array (points,)
+        The density :math:`\frac1n \sum_k g_\sigma(x - \lambda_k)`, of integral 1, where
+        :math:`g_\sigma` is the normal density of standard deviation ``width``.
+    error : array (points,)
+        At every point, the true smoothed density lies within this distance with a probability of
+        95 %, see ``hs.density``.
+    nodes, weights : array (probes, steps)
+        Of every probe, the nodes of the quadrature rule, ascending, and their weights, of sum 1. A
+        probe that had found all it could before its last step repeats its last node without weight.
+    products : int
+        How many vectors were multiplied by the operator.
+    ends : tuple of float
+        The lowest and the highest node of all: the ends of the spectrum, as far as it was seen.
+        Neither is outside of the spectrum, up to rounding.
+    ends_error : tuple of float
+        An eigenvalue lies within this distance of each: the residual of its Ritz vector.
+    width : float
+        The standard deviation σ of the Gaussian.
+    message : str
+        The outcome in a sentence and, where the band is wider than it needs to be, what to do.
+    size : int
+        The order n of the operator.
+    """
+
+    grid: Numbers
+    values: Numbers
+    error: Numbers
+    nodes: Numbers
+    weights: Numbers
+    products: int
+    ends: tuple[float, float]
+    ends_error: tuple[float, float]
+    width: float
+    message: str
+    size: int
+    _rules: Rules
+    _remark: bool = False
+
+    def at(self, points: Any, width: float | None = None) -> tuple[Numbers, Numbers]:
+        """Return values and error at other points, or for another width, without a product.
+
+        Examples
+        --------
+        >>> import numpy as np, hessence as hs
+        >>> density = hs.density(np.diag([0.0] * 99 + [5.0]))
+        >>> values, error = density.at([0.0, 5.0], width=0.1)
+        >>> np.round(values[0], 1), bool(abs(values[1] - 0.01 * 3.989) <= error[1])
+        (np.float64(3.9), True)
+        """
+        _, points = floating(points=points)
+        places = to_numpy(points).astype(np.float64)
+        values, error = self._rules.density(places.ravel(), checked_width(width) or self.width)
+        return values.reshape(places.shape), error.reshape(places.shape)
+
+    def average(self, function: Callable[[Numbers], Numbers]) -> tuple[float, float]:
+        """Return tr f(H) / n, the mean of f over all eigenvalues, and its standard error.
+
+        The function maps an array of eigenvalues to one of the same shape.
+
+        Examples
+        --------
+        >>> import numpy as np, hessence as hs
+        >>> density = hs.density(np.diag(np.linspace(0.0, 1.0, 200)))
+        >>> value, error = density.average(np.exp)
+        >>> bool(abs(value - (np.e - 1)) < 4 * error)
+        True
+        """
+        images = np.asarray(function(self.nodes), dtype=np.float64)
+        peak = np.abs(images).max() or 1.0
+        mean, square = ((self.weights * (images / peak) ** k).sum() / len(images) for k in (1, 2))
+        error = self._rules.standard_error(mean, square)
+        return float(mean * peak), float(error * peak)
+
+    @property
+    def mean(self) -> float:
+        """The mean of all eigenvalues; ``size`` times that is the trace."""
+        return self.average(lambda nodes: nodes)[0]
+
+    @property
+    def mean_error(self) -> float:
+        """The standard error of ``mean``."""
+        return self.average(lambda nodes: nodes)[1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data, exactly; ``from_dict`` takes it back.
+
+        Examples
+        --------
+        >>> import numpy as np, hessence as hs
+        >>> density = hs.density(np.diag([0.0] * 99 + [5.0]))
+        >>> again = hs.Density.from_dict(density.to_dict())
+        >>> bool((again.values == density.values).all())
+        True
+        """
+        rules = self._rules
+        return {
+            **{name: getattr(self, name).tolist() for name in ARRAYS},
+            **{name: getattr(rules, name).tolist() for name in COMPANION},
+            **{name: getattr(self, name) for name in NUMBERS},
+            "ends": list(self.ends),
+            "ends_error": list(self.ends_error),
+            "rounding": rules.rounding,
+            "chance": math.isfinite(rules.size),
+            "remark": self._remark,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Density:
+        """Rebuild a density from ``to_dict``."""
+        arrays = {name: np.asarray(data[name], dtype=np.float64) for name in ARRAYS + COMPANION}
+        rules = Rules(
+            **{name: arrays[name] for name in ("nodes", "weights", *COMPANION)},
+            size=data["size"] if data["chance"] else math.inf,
+            rounding=data["rounding"],
+        )
+        (low, high), (low_error, high_error) = data["ends"], data["ends_error"]
+        return cls(
+            **{name: arrays[name] for name in ARRAYS},
+            **{name: data[name] for name in NUMBERS},
+            ends=(low, high),
+            ends_error=(low_error, high_error),
+            _rules=rules,
+            _remark=data["remark"],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as plain data, exactly."""
+        return {
+            "grid": self.grid.tolist(),
+            "width": self.width,
+            "products": self.products,
+            "ends": list(self.ends),
+            "ends_error": list(self.ends_error),
+            "message": self.message,
+            "remark": self._remark,
+            "size": self.size,
+            "rules": self._rules.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Density:
+        """Rebuild a density from ``to_dict``."""
+        rules, grid = Rules.from_dict(data["rules"]), np.asarray(data["grid"], dtype=np.float64)
+        width = float(data["width"])
+        values, error = rules.density(grid, width)
+        low, high = (float(end) for end in data["ends"])
+        low_error, high_error = (float(end) for end in data["ends_error"])
+        return cls(
+            grid=grid,
+            values=values,
+            error=error,
+            nodes=rules.nodes,
+            weights=rules.weights,
+            products=int(data["products"]),
+            ends=(low, high),
+            ends_error=(low_error, high_error),
+            width=width,
+            message=str(data["message"]),
+            size=int(data["size"]),
+            _rules=rules,
+            _remark=bool(data["remark"]),
+        )
+
+    def plot(self, ax: Any = None, *, eigenvalues: Any = None) -> Any:
+        """Draw the density and its band on a logarithmic scale; needs ``hessence[plot]``.
+
+        Eigenvalues that are known, as from ``hs.eigenpairs``, can be marked.
+        """
+        from hessence.plotting import draw_density
+
+        return draw_density(self, ax, eigenvalues=eigenvalues)
+
+    def __repr__(self) -> str:
+        probes, steps = self.nodes.shape
+        (low, high), (low_error, high_error) = self.ends, self.ends_error
+        how = (
+            f"{probes} probe{'s' * (probes != 1)} of up to {steps} step{'s' * (steps != 1)}, "
+            f"{self.products} products"
+        )
+        lines = [
+            f"density of {self.size} eigenvalues: {how if self.products else 'all known'}",
+            f"  lowest   {low:.6g} ± {low_error:.1e}",
+            f"  highest  {high:.6g} ± {high_error:.1e}",
+            f"  mean     {self.mean:.6g} ± {self.mean_error:.1e}",
+            f"  width    {self.width:.3g}",
+        ]
+        return "\n".join([*lines, *([f"  ! {self.message}"] if self._remark else [])])
+
+
+def checked_width(width: Any) -> float | None:
+    """Refuse a width that is no positive number."""
+    if width is None:
+        return None
+    if isinstance(width, bool) or not isinstance(width, (int, float, np.number)):
+        raise TypeError(f"width must be a number, got {type(width).__name__}.")
+    if not 0 < width < np.inf:
+        raise ValueError(f"width must be positive and finite, got {width!r}.")
+    return float(width)

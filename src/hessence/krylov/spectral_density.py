@@ -1,0 +1,256 @@
+"""``hs.density``: where the eigenvalues of anything with ``@`` lie, by random vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hessence.arrays import epsilon, floating, to_numpy
+from hessence.krylov.chains import WORKSPACE, Chain, grow_chains
+from hessence.krylov.density_result import Density, checked_width
+from hessence.krylov.extremal import _generator, _require_int
+from hessence.krylov.findings import ROUNDING
+from hessence.krylov.operands import Operand, operand
+from hessence.krylov.probes import Probes
+from hessence.krylov.projected import Numbers
+from hessence.krylov.quadrature import anti_gauss, gauss, padded, residuals
+from hessence.krylov.scaling import ScaledProduct
+from hessence.krylov.smoothing import Rules
+from hessence.krylov.storage import vectors_within
+
+FINEST, COARSEST = 256, 16
+"""The default width is the spectrum's extent divided by a power of two between these."""
+
+RIPPLE = 0.02
+"""How much of the whole may be misplaced by the quadrature, at the default width."""
+
+MARGIN = 5
+"""How many widths the grid goes on beyond the ends."""
+
+POINTS, MOST_POINTS = 1024, 2**16
+"""How many points the grid has, and how many at most where a small width needs more."""
+
+FLAT = 1000
+"""A spectrum less than so many ε · ‖H‖ across counts as one point."""
+
+NOISE = 1e-3
+"""An asymmetry of so much of ‖H‖ is worth a remark."""
+
+
+def density(
+    H: Any,
+    probes: int = 16,
+    steps: int = 64,
+    rng: int | np.random.Generator | None = 0,
+    *,
+    width: float | None = None,
+    grid: Any = None,
+    memory: float | None = None,
+) -> Density:
+    r"""Estimate the density of a symmetric operator's eigenvalues, with an error band.
+
+    Stochastic Lanczos quadrature with full reorthogonalisation, in the array library, type and
+    device of the operator: for random unit vectors v, the mean of
+    :math:`v^\top g_\sigma(x - H) v \approx \sum_j \omega_j g_\sigma(x - \theta_j)` estimates
+
+    .. math:: \frac1n \sum_k g_\sigma(x - \lambda_k),
+
+    with :math:`g_\sigma` the normal density of standard deviation σ, and nodes θ and weights ω
+    from Lanczos' recurrence started at v. All probes go in lock-step, one product ``H @ V`` for
+    all of them; the ends of the spectrum come from the same run.
+
+    Parameters
+    ----------
+    H : operator or array
+        Symmetric, with ``.shape`` and ``@`` for vectors (n,) and columns (n, b): an operator of
+        this library, an array, a SciPy or curvlinops linear operator.
+    probes : int
+        How many random vectors; the statistical part of the error goes as 1/√probes.
+    steps : int
+        How many products for each of them, n at most; details finer than some 1/steps of the
+        spectrum's extent take more. An operator of rank r takes r + 1.
+    rng : int or numpy.random.Generator
+        The source of random vectors. The same seed gives the same result.
+    width : float, optional
+        The standard deviation σ. By default the smallest of extent / 256, / 128, … / 16 at which
+        the quadrature misplaces no more than 2 % of all eigenvalues.
+    grid : array (points,), optional
+        Where to give the density. By default evenly spaced points that cover the spectrum and 5
+        widths beyond, at four points a width.
+    memory : float, optional
+        How many bytes the vectors may take: as many probes go in lock-step as fit, one at least,
+        the others after them. By default half of what the device has available. The result does
+        not depend on it, but for rounding.
+
+    Returns
+    -------
+    Density
+        With ``grid``, ``values``, ``error``, ``nodes``, ``weights``, ``ends`` and a ``plot``.
+
+    Notes
+    -----
+    The band ``error`` is pointwise, for 95 %, and has three parts. The first is statistical:
+    Student's quantile times the standard error of a mean of N probes, the larger of two estimates.
+    One is the spread of the probes, with N − 1 degrees of freedom. The other is what the spread of
+    a random vector must be, given the density itself (see ``smoothing``), with N degrees of
+    freedom; so a single probe has a band too, a wide one. The second part is what the quadrature
+    may be off, as told by an anti-Gaussian rule from the same coefficients; this is an estimate,
+    not a bound. The third allows for rounding.
+
+    An eigenvalue that stands alone has weight 1/n. It shows where it lies, with a relative error
+    of its height of some √(2/probes).
+
+    References
+    ----------
+    L. Lin, Y. Saad, C. Yang, Approximating spectral densities of large matrices, SIAM Review 58
+    (2016). S. Ubaru, J. Chen, Y. Saad, Fast estimation of tr(f(A)) via stochastic Lanczos
+    quadrature, SIAM J. Matrix Anal. Appl. 38 (2017). B. Ghorbani, S. Krishnan, Y. Xiao, An
+    investigation into neural net optimization via Hessian eigenvalue density, ICML 2019.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> H = np.diag(np.concatenate([[5.0, 4.0], np.linspace(-1.0, 1.0, 498)]))
+    >>> density = hs.density(H)
+    >>> density
+    density of 500 eigenvalues: 16 probes of up to 64 steps, 1024 products
+      lowest   -0.99... ± ...
+      highest  5 ± ...
+      mean     ... ± ...
+      width    0.0469
+    >>> bool(abs(np.trapezoid(density.values, density.grid) - 1) < 1e-5)
+    True
+    >>> truth = np.exp(-0.5 * (density.grid[:, None] - np.diag(H)) ** 2 / density.width**2)
+    >>> truth = truth.mean(axis=1) / density.width / np.sqrt(2 * np.pi)
+    >>> bool(np.mean(np.abs(density.values - truth) <= density.error) > 0.9)
+    True
+    """
+    subject = operand(H)
+    if subject.batch:
+        raise ValueError(f"H must be one matrix, of shape (n, n), got {tuple(H.shape)}.")
+    _require_int("probes", probes, 1, None)
+    _require_int("steps", steps, 1, None)
+    sigma, places = checked_width(width), _checked_grid(grid)
+    generator = _generator(rng)
+    steps = min(int(steps), subject.size)
+    room = vectors_within(memory, subject.size, subject.reference)
+    product = ScaledProduct(subject)
+    chains = _run(subject, product, Probes(generator, probes, subject.size, subject.reference),
+                  steps, max(1, room // (steps + WORKSPACE)))  # fmt: skip
+    rules, ends, ends_error = _evaluate(chains, steps, subject, product.scale)
+    norm = max(abs(end) for end in ends)
+    if sigma is None:
+        sigma = _default_width(rules, ends, norm, epsilon(subject.reference))
+    if places is None:
+        places = default_grid(ends, sigma)
+    values, error = rules.density(places, sigma)
+    message, remark = _message(chains, rules, sigma)
+    return Density(
+        grid=places,
+        values=values,
+        error=error,
+        nodes=rules.nodes,
+        weights=rules.weights,
+        products=product.products,
+        ends=ends,
+        ends_error=ends_error,
+        width=sigma,
+        message=message,
+        size=subject.size,
+        _rules=rules,
+        _remark=remark,
+    )
+
+
+def _run(
+    subject: Operand, product: ScaledProduct, probes: Probes, steps: int, held: int
+) -> list[Chain]:
+    """Run all probes, so many at a time."""
+    chains: list[Chain] = []
+    for first in range(0, len(probes), held):
+        members = range(first, min(first + held, len(probes)))
+        chains += grow_chains(product, probes, members, steps, subject.reference)
+    return chains
+
+
+def _evaluate(
+    chains: list[Chain], steps: int, subject: Operand, scale: float
+) -> tuple[Rules, tuple[float, float], tuple[float, float]]:
+    """Turn coefficients into rules, and the ends of the spectrum with their errors."""
+    reference = subject.reference
+    rules = [gauss(chain, reference) for chain in chains]
+    companions = [anti_gauss(chain, reference) for chain in chains]
+    (nodes, weights), (others, shares) = padded(rules, steps), padded(companions, steps + 1)
+    rounding = ROUNDING * epsilon(reference) * max(float(np.abs(nodes).max()), 0.0)
+    bounds = [residuals(c, rule) for c, rule in zip(chains, rules, strict=True)]
+    lowest, highest = int(nodes[:, 0].argmin()), int(nodes[:, -1].argmax())
+    ends = (float(nodes[lowest, 0]) * scale, float(nodes[highest, -1]) * scale)
+    errors = tuple(
+        (float(bound) + rounding) * scale for bound in (bounds[lowest][0], bounds[highest][-1])
+    )
+    combined = Rules(
+        nodes=nodes * scale,
+        weights=weights,
+        companion_nodes=others * scale,
+        companion_weights=shares,
+        size=subject.size,
+        rounding=rounding * scale,
+        residuals=np.stack([np.pad(bound, (0, steps - len(bound))) for bound in bounds]) * scale,
+    )
+    return combined, ends, (errors[0], errors[1])
+
+
+def _default_width(rules: Rules, ends: tuple[float, float], norm: float, spacing: float) -> float:
+    extent = ends[1] - ends[0]
+    if extent <= FLAT * spacing * norm:
+        return (norm or 1.0) / FINEST
+    divisor = FINEST
+    while divisor > COARSEST:
+        sigma = extent / divisor
+        if misplaced(rules, sigma) <= RIPPLE:
+            break
+        divisor //= 2
+    return extent / divisor
+
+
+def misplaced(rules: Rules, sigma: float) -> float:
+    """Return the share of all eigenvalues on which the two quadrature rules disagree."""
+    places, signed = rules.ripple(sigma)
+    return float(np.abs(signed).sum() * (places[1] - places[0]) / sigma / 2)
+
+
+def default_grid(ends: tuple[float, float], sigma: float) -> Numbers:
+    """Return evenly spaced points that cover a spectrum and some widths beyond."""
+    """Return points that cover the spectrum and a margin, evenly spaced, some four a width."""
+    low, high = ends[0] - MARGIN * sigma, ends[1] + MARGIN * sigma
+    count = int(np.clip(4 * (high - low) / sigma, POINTS, MOST_POINTS))
+    return np.linspace(low, high, count)
+
+
+def _checked_grid(grid: Any) -> Numbers | None:
+    if grid is None:
+        return None
+    _, points = floating(grid=grid)
+    if points.ndim != 1:
+        raise ValueError(f"grid must have one dimension, got shape {tuple(points.shape)}.")
+    return np.sort(to_numpy(points).astype(np.float64))
+
+
+def _message(chains: list[Chain], rules: Rules, sigma: float) -> tuple[str, bool]:
+    """Say how it went, and whether the user should know without asking."""
+    norm = max(chain.norm for chain in chains) or 1.0
+    noise = max(chain.defect for chain in chains) / norm
+    if noise > NOISE:
+        return (
+            f"⟨u, Hv⟩ and ⟨v, Hu⟩ differ by {noise:.0e} · ‖H‖: H is not symmetric, or its products "
+            "carry noise; check H.",
+            True,
+        )
+    if misplaced(rules, sigma) > RIPPLE:
+        return (
+            "The width is finer than the steps resolve, and the band wider for it: raise steps or "
+            "width.",
+            True,
+        )
+    return "The steps resolve the width.", False

@@ -1,0 +1,202 @@
+"""``hs.trace``: the trace of anything with ``@``, by random vectors, with an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat as api
+import numpy as np
+
+from hessence.arrays import epsilon, like, to_numpy
+from hessence.krylov.extremal import _generator, _require_int
+from hessence.krylov.gram_schmidt import length_of, take_out
+from hessence.krylov.inner import inner_products, lengths
+from hessence.krylov.leave_one_out import xtrace
+from hessence.krylov.operands import Operand, operand
+from hessence.krylov.probes import Probes
+from hessence.krylov.scaling import ScaledProduct
+from hessence.krylov.sketch import BLOCK, Sketch, blocks, sketch
+from hessence.krylov.smoothing import student
+from hessence.krylov.storage import vectors_within
+from hessence.krylov.trace_result import Trace
+
+NORMAL = 1.959964
+"""The quantile of the normal distribution that goes with ``student``."""
+
+ROUNDING = 4
+"""What rounding may add to the error, in ε · √n · ‖H‖ with the Frobenius norm."""
+
+FEWEST = 4
+"""No estimate of an error can do with fewer products."""
+
+WORKSPACE = 4 * BLOCK + 4
+"""How many vectors are held beside the basis."""
+
+
+def trace(
+    H: Any,
+    products: int = 100,
+    rng: int | np.random.Generator | None = 0,
+    *,
+    method: str = "xtrace",
+    memory: float | None = None,
+) -> Trace:
+    r"""Estimate the trace of a symmetric operator, with its standard error.
+
+    Parameters
+    ----------
+    H : operator or array
+        Symmetric, with ``.shape`` and ``@`` for vectors (n,) and columns (n, b): an operator of
+        this library, an array, a SciPy or curvlinops linear operator.
+    products : int
+        How many products to spend, at least 4. From n on, n of them give the exact diagonal.
+    rng : int or numpy.random.Generator
+        The source of random vectors. The same seed gives the same result.
+    method : {"xtrace", "hutch++"}
+        XTrace makes the most of every product: half of them find the range of H, and each vector
+        that did so also estimates what the others have missed. Hutch++ uses a third of them to find
+        a range, a third for the trace on it and a third of them for the rest.
+    memory : float, optional
+        How many bytes the vectors may take, by default half of what the device has available.
+        XTrace keeps products / 2 vectors, Hutch++ a third. Where they do not fit, the budget goes
+        into several independent estimates, whose mean is less accurate.
+
+    Returns
+    -------
+    Trace
+        With ``value``, ``error``, ``products`` and ``method``; ``float(result)`` is the value.
+
+    Notes
+    -----
+    The ``error`` is a standard error, scaled by the ratio of Student's and the normal
+    distribution's 95 % quantiles, so that twice the error means 95 % for few products too; and an
+    allowance of 4 ε √n ‖H‖ (Frobenius) for rounding. For XTrace it includes the correlation of its estimates,
+    which the paper's own error leaves out (see ``leave_one_out``). Over 12 spectra at 60 and 100
+    products, (value − trace) / error has a standard deviation between 0.9 and 1.05.
+
+    Random vectors are uniform on the sphere, and are normalised again after projection.
+
+    References
+    ----------
+    E. Epperly, J. Tropp, R. Webber, XTrace: making the most of every sample in stochastic trace
+    estimation, SIAM J. Matrix Anal. Appl. 45 (2024). R. Meyer, C. Musco, C. Musco, D. Woodruff,
+    Hutch++: optimal stochastic trace estimation, SOSA 2021.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> H = np.diag(1.0 / np.arange(1, 501) ** 2)
+    >>> estimate = hs.trace(H, products=60)
+    >>> bool(abs(estimate.value - np.trace(H)) < 3 * estimate.error < 0.1)
+    True
+    >>> hs.trace(np.diag([1.0, 2.0, 3.0]))
+    trace 6 ± 1.1e-14 (dense, 3 products)
+    """
+    subject = operand(H)
+    if subject.batch:
+        raise ValueError(f"H must be one matrix, of shape (n, n), got {tuple(H.shape)}.")
+    if method not in ("xtrace", "hutch++"):
+        raise ValueError(f'method must be "xtrace" or "hutch++", got {method!r}.')
+    n = subject.size
+    _require_int("products", products, min(FEWEST, n), None)
+    generator = _generator(rng)
+    room = vectors_within(memory, n, subject.reference)
+    product = ScaledProduct(subject)
+    if products >= n:
+        found, method = _dense(subject, product), "dense"
+    else:
+        parts = _split(int(products), 2 if method == "xtrace" else 3, room)
+        found = _mean([_estimate(subject, product, part, method, generator) for part in parts])
+    allowance = ROUNDING * epsilon(subject.reference) * np.sqrt(n * found.squared_norm)
+    return Trace(
+        value=found.value * product.scale,
+        error=float(found.error + allowance) * product.scale,
+        products=product.products,
+        method=method,
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A trace, its statistical error, and an estimate of the sum of all squared entries."""
+
+    value: float
+    error: float
+    squared_norm: float
+
+
+def _dense(subject: Operand, product: ScaledProduct) -> _Found:
+    """Add up the diagonal."""
+    xp, n = api.array_namespace(subject.reference), subject.size
+    total = squares = 0.0
+    for part in blocks(n):
+        image = product(like(np.eye(n, part.stop - part.start, -part.start), subject.reference))
+        total += float(np.trace(to_numpy(image[part, :]).astype(np.float64)))
+        squares += float((lengths(xp.asarray(image)) ** 2).sum())
+    return _Found(total, 0.0, squares)
+
+
+def _split(products: int, shares: int, room: int) -> list[int]:
+    """Split the products so that the basis of each part, a share of it, fits beside the rest."""
+    fitting = max(FEWEST, shares * (room - WORKSPACE))
+    count = max(1, min(-(-products // fitting), products // FEWEST))
+    return [products // count + (i < products % count) for i in range(count)]
+
+
+def _mean(parts: list[_Found]) -> _Found:
+    return _Found(
+        float(np.mean([part.value for part in parts])),
+        float(np.linalg.norm([part.error for part in parts])) / len(parts),
+        float(np.mean([part.squared_norm for part in parts])),
+    )
+
+
+def _estimate(
+    subject: Operand, product: ScaledProduct, products: int, method: str, rng: np.random.Generator
+) -> _Found:
+    n, reference = subject.size, subject.reference
+    if method == "xtrace":
+        probes = Probes(rng, products // 2, n, reference)
+        known = sketch(product, probes, 0, len(probes))
+        estimates, covariance = xtrace(known, n)
+        count = len(estimates)
+        error = np.sqrt(estimates.var(ddof=1) / count + covariance)
+        error *= student(count - 1) / NORMAL
+        return _Found(float(estimates.mean()), float(error), known.squared_norm)
+    probes = Probes(rng, products - products // 3, n, reference)
+    known = sketch(product, probes, 0, products // 3)
+    value, error = _hutchpp(known, product, probes, products // 3)
+    return _Found(value, error, known.squared_norm)
+
+
+def _hutchpp(
+    known: Sketch, product: ScaledProduct, probes: Probes, first: int
+) -> tuple[float, float]:
+    r"""Return the trace on the sketch's range Q and an estimate of the rest, with its error.
+
+    The rest, :math:`\operatorname{tr} A` with :math:`A = PHP`, is the mean of :math:`d\,v^\top A v`
+    for probes from `first` on, projected and normalised. Its variance is estimated twice, by the
+    sample's and from :math:`d \|Av\|^2`, whose mean is the squared norm of A (see ``smoothing``);
+    the larger one counts.
+    """
+    rows = known.rows
+    xp, (rank, size) = api.array_namespace(rows), rows.shape
+    d, forms, squares = int(size) - int(rank), [], []
+    for part in blocks(len(probes) - first):
+        vectors = []
+        for i in range(first + part.start, first + part.stop):
+            _, rest, length = take_out(rows, probes.draw(i))
+            vectors.append(rest / length)
+        image = product(xp.matrix_transpose(xp.stack(vectors)))
+        for j, vector in enumerate(vectors):
+            outside = take_out(rows, image[:, j])[1]
+            forms.append(inner_products(vector[None, :], outside[:, None])[0, 0])
+            squares.append(length_of(outside) ** 2)
+    mean, count = float(np.mean(forms)), len(forms)
+    variance = max(float(np.mean(squares)) - mean**2, 0.0) * 2 / (d + 2)
+    error = max(
+        student(count) * np.sqrt(variance / count),
+        student(count - 1) * float(np.std(forms, ddof=1)) / np.sqrt(count),
+    )
+    return float(np.trace(known.inside)) + d * mean, float(d * error / NORMAL)

@@ -1,0 +1,155 @@
+"""What a PyTorch model is made of, as far as the theorems care: plain layers and runs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+DROPOUT = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
+
+class NotRecognised(Exception):  # noqa: N818 - an ordinary answer, not a mistake of the user's
+    """No theorem covers the model; the message says why, and which layer is in the way."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module and its name in the model."""
+
+    name: str
+    module: Any
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether this is a plain ``torch.nn.Linear``."""
+        return is_plain(self.module, nn.Linear)
+
+    @property
+    def described(self) -> str:
+        """What it is, in words."""
+        of = f"layer {self.name!r}" if self.name else "it"
+        return f"{of} is a {type(self.module).__name__}"
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a module computes what its class does: no subclass, hook or patched forward.
+
+    A parametrisation makes a subclass of its module, so it is not plain either.
+    """
+    return type(module) is kind and "forward" not in vars(module) and not has_hooks(module)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether anything of the user's runs when the module does."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, name, None) for name in names)
+
+
+def require_ordinary(model: Any, x: Any) -> None:
+    """Refuse models and inputs that no theorem is for, in one sentence."""
+    if not isinstance(model, nn.Module):
+        raise NotRecognised(f"the model is a {type(model).__name__}, not a torch.nn.Module.")
+    if not isinstance(x, Tensor):
+        raise NotRecognised(f"the input is a {type(x).__name__}, not a single tensor.")
+    if x.numel() == 0:
+        raise NotRecognised(f"the input has shape {tuple(x.shape)}: there are no samples.")
+    _require_ordinary_parameters(model, x)
+    for name, module in model.named_modules():
+        of = f"layer {name!r}" if name else "the model"
+        if has_hooks(module):
+            raise NotRecognised(f"{of} has hooks, and what they do is not known.")
+        if is_parametrized(module):
+            raise NotRecognised(f"{of} is parametrised: its weights are not its parameters.")
+        if type(module) in DROPOUT and not _is_skipped(module):
+            raise NotRecognised(
+                f"{of} drops units at random: the loss has no Hessian before model.eval()."
+            )
+
+
+def _require_ordinary_parameters(model: nn.Module, x: Tensor) -> None:
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    if not parameters:
+        raise NotRecognised("the model has no parameters.")
+    first_name: dict[int, str] = {}
+    first = next(iter(parameters.values()))
+    for name, parameter in parameters.items():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise NotRecognised(f"parameter {name!r} has no shape yet: run the model once first.")
+        if not parameter.requires_grad:
+            raise NotRecognised(f"parameter {name!r} is frozen: requires_grad is False.")
+        if id(parameter) in first_name:
+            raise NotRecognised(
+                f"parameters {first_name[id(parameter)]!r} and {name!r} are tied to each other."
+            )
+        first_name[id(parameter)] = name
+        if parameter.dtype not in (torch.float32, torch.float64) or parameter.dtype != first.dtype:
+            raise NotRecognised(
+                f"parameter {name!r} has type {_type(parameter)}: all must be float32, or all "
+                "float64."
+            )
+        if not parameter.isfinite().all():
+            raise NotRecognised(f"parameter {name!r} contains NaN or infinity.")
+        if parameter.device != first.device or parameter.device != x.device:
+            raise NotRecognised(
+                f"parameter {name!r} is on device {parameter.device} and the input on {x.device}."
+            )
+    if (x.is_floating_point() or x.is_complex()) and x.dtype != first.dtype:
+        raise NotRecognised(f"the input has type {_type(x)}, the parameters {_type(first)}.")
+
+
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def flatten(module: nn.Module, name: str = "") -> Iterator[Layer]:
+    """Yield the layers of nested ``nn.Sequential`` in the order they act, without idle ones.
+
+    A module that is not a plain ``nn.Sequential`` is a single layer.
+    """
+    if not is_plain(module, nn.Sequential):
+        if not _is_skipped(module):
+            yield Layer(name, module)
+        return
+    for key, child in module._modules.items():
+        if child is not None:
+            yield from flatten(child, f"{name}.{key}" if name else key)
+
+
+def _is_skipped(module: nn.Module) -> bool:
+    """Whether the module passes on what it is given."""
+    if has_hooks(module) or "forward" in vars(module):
+        return False
+    if type(module) in DROPOUT:
+        return not (module.training and module.p > 0)
+    return type(module) is nn.Identity
+
+
+def linear_runs(model: nn.Module) -> list[list[Layer]]:
+    """Return the runs of two or more adjacent Linear layers in all ``nn.Sequential`` of a model."""
+    runs: list[list[Layer]] = []
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        if id(module) in seen or not is_plain(module, nn.Sequential):
+            continue
+        run: list[Layer] = []
+        for layer in flatten(module, name):
+            if layer.is_linear:
+                run.append(layer)
+                continue
+            runs.append(run)
+            run = []
+        runs.append(run)
+        seen.update(id(inner) for inner in module.modules() if is_plain(inner, nn.Sequential))
+    return [run for run in runs if len(run) > 1]

@@ -1,0 +1,257 @@
+"""Plain stacks of Linear layers and ReLUs as the solvable networks that they are.
+
+Weights, loss and data of the stack become those of one of our networks. A squared error goes by its
+moments, with the factor of the user's normalisation; any other loss by its first two derivatives in
+the few coefficients that the network computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hessence.affine_chain import AffineChain
+from hessence.matrix_objectives import Dense, Separable
+from hessence.model_derivatives import VARIABLES, derivatives
+from hessence.model_layers import Layer, flatten, is_plain
+from hessence.networks.cellwise import CellwiseHessian
+from hessence.networks.deep_linear import DeepLinear
+from hessence.networks.linear_hessian import LinearHessian
+from hessence.networks.products import gram
+from hessence.networks.scalar_affine import ScalarAffine
+from hessence.networks.scalar_linear import ScalarLinear
+from hessence.networks.scalar_relu import ScalarReLU
+from hessence.networks.two_layer_linear import TwoLayerLinear
+from hessence.rearranged import OneLayer, Rearranged
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """A model with data, taken apart as far as it is a plain stack of layers.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        The model.
+    inputs : tensor
+        What the model takes.
+    y : object
+        The targets.
+    criterion : object
+        The loss.
+    layers : tuple of Layer
+        What acts on x, one after the other.
+    x : tensor (..., d0)
+        What the first of them takes.
+    """
+
+    model: nn.Module
+    inputs: Tensor
+    y: Any
+    criterion: Any
+    layers: tuple[Layer, ...]
+    x: Tensor
+
+    @classmethod
+    def of(cls, model: nn.Module, inputs: Tensor, y: Any, criterion: Any) -> Stack:
+        """Take a model apart, and refuse one that does not go with its data."""
+        layers, x = list(flatten(model)), inputs
+        while layers and is_plain(layers[0].module, nn.Flatten):
+            x = layers.pop(0).module(x)
+        if x.ndim == 2:
+            layers = [layer for layer in layers if not _flattens_nothing(layer)]
+        stack = cls(model, inputs, y, criterion, tuple(layers), x)
+        if "o" not in stack.kinds:
+            stack._require_shapes()
+            _ = stack.factor
+        return stack
+
+    @cached_property
+    def kinds(self) -> str:
+        """One letter for each layer: (l)inear, (a)ffine, (r)elu, (o)ther."""
+
+        def kind(layer: Layer) -> str:
+            if layer.is_linear:
+                return "l" if layer.module.bias is None else "a"
+            return "r" if is_plain(layer.module, nn.ReLU) else "o"
+
+        return "".join(map(kind, self.layers))
+
+    @property
+    def linear(self) -> list[Any]:
+        """The Linear modules."""
+        return [layer.module for layer in self.layers if layer.is_linear]
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Their weights."""
+        return [module.weight.detach() for module in self.linear]
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether there is one input and one output."""
+        return bool(self.linear[0].in_features == 1 and self.linear[-1].out_features == 1)
+
+    @cached_property
+    def factor(self) -> float | None:
+        """The factor c if the loss is c · ½ E‖f − y‖², the average over the rows of x."""
+        with torch.no_grad():
+            prediction = self.x
+            for layer in self.layers:
+                prediction = layer.module(prediction)
+            self.criterion.mean(prediction, self.y)
+            factor = self.criterion.half_mse_factor(prediction, self.y)
+        if factor is None or not isinstance(self.y, Tensor) or self.y.shape != prediction.shape:
+            return None
+        # The criterion counts samples along the first dimension, the moments all rows.
+        return float(factor * (self.x.numel() // self.x.shape[-1]) / prediction.shape[0])
+
+    @property
+    def targets(self) -> Tensor:
+        """The targets (n, dL) of a squared error."""
+        targets: Tensor = self.y.detach().to(self.x)
+        return targets.reshape(-1, targets.shape[-1])
+
+    def _require_shapes(self) -> None:
+        if not self.x.is_floating_point():
+            raise TypeError(f"the input has type {self.x.dtype}, which no Linear layer takes.")
+        width, before = self.x.shape[-1] if self.x.ndim else 0, "the input"
+        for layer in self.layers:
+            if layer.is_linear:
+                taken = layer.module.in_features
+                if taken != width:
+                    raise ValueError(
+                        f"layer {layer.name!r} takes {taken} features, {before} has {width}."
+                    )
+                width, before = layer.module.out_features, f"the output of layer {layer.name!r}"
+
+
+def _flattens_nothing(layer: Layer) -> bool:
+    """Whether this flattens samples of a single dimension."""
+    return is_plain(layer.module, nn.Flatten) and layer.module.start_dim == 1
+
+
+def scalar_linear(stack: Stack) -> Rearranged:
+    """Return the Hessian of f(x) = ⟨w, v⟩ x for the squared error."""
+    first, second = stack.weights
+    return _squared_error(stack, ScalarLinear(second[0], first[:, 0]))
+
+
+def scalar_affine(stack: Stack) -> Rearranged:
+    """Return the Hessian of f(x) = ⟨w, v x + b⟩ for the squared error."""
+    first, second = stack.weights
+    bias = stack.linear[0].bias.detach()
+    return _squared_error(stack, ScalarAffine(second[0], first[:, 0], bias))
+
+
+def scalar_relu(stack: Stack) -> Rearranged:
+    """Return the Hessian of f(x) = ⟨w, max(v x, 0)⟩."""
+    first, second = stack.weights
+    if stack.factor is not None:
+        return _squared_error(stack, ScalarReLU(second[0], first[:, 0]))
+    return Rearranged(_cells_of_any_loss(stack, second[0], first[:, 0]), 1.0)
+
+
+def _squared_error(stack: Stack, net: Any) -> Rearranged:
+    return Rearranged(net.hessian(stack.x.reshape(-1), stack.targets[:, 0]), stack.factor or 1.0)
+
+
+def _cells_of_any_loss(stack: Stack, w: Tensor, v: Tensor) -> CellwiseHessian:
+    """Return the Hessian from the derivatives of the loss in the cells' coefficients."""
+    if (v == 0).any():
+        raise ValueError(
+            f"layer {stack.layers[0].name!r} has a weight of zero, where a ReLU has a kink and "
+            "the loss no Hessian."
+        )
+    masks = torch.stack([v > 0, v < 0])
+    cell_w, cell_v = (torch.where(masks, a, torch.zeros_like(a)) for a in (w, v))
+    numbers, x = gram(cell_w, cell_v), stack.x
+
+    def loss(leaves: list[Tensor]) -> Tensor:
+        plus, minus = leaves[0]
+        value: Tensor = stack.criterion.mean(torch.where(x > 0, plus * x, minus * x), stack.y)
+        return value
+
+    slope, curvature = derivatives(loss, [numbers.inner], x)
+    if curvature[0, 1] != 0:
+        raise ValueError("the loss couples samples, and is not a sum over them.")
+    populated = (bool((x > 0).any()), bool((x <= 0).any()))
+    return CellwiseHessian(cell_w, cell_v, masks, slope, curvature.diagonal(), numbers, populated)
+
+
+def linear_chain(stack: Stack) -> Rearranged:
+    """Return the Hessian of Linear layers; a bias of the first is a column more of its weight."""
+    weights, x, order = stack.weights, stack.x, None
+    bias = stack.linear[0].bias
+    if bias is not None:
+        order = _biases_last(stack.linear)
+        weights = [torch.cat([weights[0], bias.detach()[:, None]], dim=1), *weights[1:]]
+        x = _with_constant(x)
+    hessian, factor = _of_product(weights, x, stack)
+    if len(weights) == 1 and isinstance(hessian.bend, Separable):
+        return OneLayer(hessian, factor, order)
+    return Rearranged(hessian, factor, order)
+
+
+def affine_chain(stack: Stack) -> Rearranged:
+    """Return the Hessian of Linear layers with biases anywhere."""
+    modules = stack.linear
+    raised = [_raised(module, last=module is modules[-1]) for module in modules]
+    hessian, factor = _of_product(raised, _with_constant(stack.x), stack)
+    chain = AffineChain(hessian, tuple(module.bias is not None for module in modules))
+    return Rearranged(chain, factor, _biases_last(modules))
+
+
+def _of_product(weights: list[Tensor], x: Tensor, stack: Stack) -> tuple[LinearHessian, float]:
+    """Return the Hessian of the loss of f(x) = W_L ⋯ W_1 x, up to a factor that comes with it."""
+    net = TwoLayerLinear(*weights) if len(weights) == 2 else DeepLinear(weights)
+    if stack.factor is not None:
+        return net.hessian(x.reshape(-1, x.shape[-1]), stack.targets), stack.factor
+    outputs, inputs = net.product.shape
+    if outputs * inputs > VARIABLES:
+        raise ValueError(
+            f"the product of its layers has {outputs * inputs} entries, more than the "
+            f"{VARIABLES} in which a loss other than the squared error is differentiated twice."
+        )
+
+    def loss(leaves: list[Tensor]) -> Tensor:
+        value: Tensor = stack.criterion.mean(x @ leaves[0].T, stack.y)
+        return value
+
+    slope, bend = derivatives(loss, [net.product], x)
+    tensor = Dense(bend.reshape(outputs, inputs, outputs, inputs))
+    return LinearHessian(net.weights, slope.reshape(outputs, inputs), tensor), 1.0
+
+
+def _with_constant(x: Tensor) -> Tensor:
+    return torch.cat([x, torch.ones_like(x[..., :1])], dim=-1)
+
+
+def _raised(module: nn.Linear, last: bool) -> Tensor:
+    """Return the matrix [[W, b], [0, 1]] that passes on a constant; only [W, b] if it is last."""
+    weight = module.weight.detach()
+    bias = torch.zeros_like(weight[:, 0]) if module.bias is None else module.bias.detach()
+    raised = torch.cat([weight, bias[:, None]], dim=1)
+    if last:
+        return raised
+    constant = torch.zeros_like(raised[:1])
+    constant[0, -1] = 1
+    return torch.cat([raised, constant])
+
+
+def _biases_last(modules: list[nn.Linear]) -> Tensor:
+    """Return where (W1, b1, W2, …) are found in ([W1 | b1], W2, …), row by row."""
+    places, start = [], 0
+    for module in modules:
+        width = module.in_features + (module.bias is not None)
+        own = torch.arange(start, start + module.out_features * width).reshape(-1, width)
+        places += [
+            own[:, : module.in_features].reshape(-1),
+            own[:, module.in_features :].reshape(-1),
+        ]
+        start += own.numel()
+    return torch.cat(places).to(modules[0].weight.device)

@@ -1,0 +1,318 @@
+r"""The narrow twin of adjacent Linear layers inside a PyTorch model.
+
+Two Linear layers with nothing between them, :math:`A` (K × m) after :math:`B` (m × D), reach the
+loss only through :math:`M = AB`; a bias of the first is a column more of B. The second variation of
+the loss in A, B and all other parameters ψ is
+
+.. math:: T[(dM, d\psi), (dM, d\psi)] + 2\langle G, dA\,dB\rangle, \qquad dM = dA\,B + A\,dB,
+
+with G and T the first and second derivatives of the loss in (M, ψ): those of a small model in which
+one Linear layer stands for two. With Q an orthonormal basis of row(A) + col(B), of dimension r, and
+the singular values σ of G, whose singular vectors turn the outputs and inputs of the pair, the
+Hessian is
+
+- a bulk ±σᵢ, m − r times each, on hidden directions outside Q;
+- a *core*: ψ, the rows of dA and columns of dB inside Q that meet a σᵢ > 0, and what dM sees of the
+  others;
+- zeros.
+
+The core's matrix comes from T and G alone; neither the samples nor the width m is seen again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from hessence.blocks import Block, Isometry
+from hessence.model_derivatives import VARIABLES, derivatives, flat_gradient, flatten_like
+from hessence.model_layers import Layer, NotRecognised, linear_runs
+from hessence.model_pair import Pair, PairReduction, Places
+from hessence.model_stacks import Stack
+from hessence.networks.ggn_blocks import DENSE_LIMIT
+from hessence.operators import Operator
+from hessence.spectra import Spectrum
+
+
+def twin_hessian(stack: Stack) -> TwinHessian:
+    """Return the exact Hessian of a model with pairs of layers that are wide enough.
+
+    Raises
+    ------
+    NotRecognised
+        If no pair of layers is wide enough to gain anything, the twin is too large for a dense
+        solver, or the model uses the layers in another way than one after the other.
+    """
+    chosen = _choose(stack)
+    try:
+        hessian = _collapse(stack, chosen)
+        if hessian.core_bound > DENSE_LIMIT:
+            raise NotRecognised(
+                f"the narrow twin of layers {hessian.names} leaves an eigenproblem of size "
+                f"{hessian.core_bound}, more than the {DENSE_LIMIT} that a dense solver is given."
+            )
+        _verify(stack, hessian)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise NotRecognised(f"the loss cannot be differentiated twice: {error}") from error
+    return hessian
+
+
+# Which pairs.
+
+
+def _choose(stack: Stack) -> list[tuple[Layer, Layer]]:
+    """Return disjoint pairs of adjacent layers, in order, chosen by how much they save."""
+    runs = linear_runs(stack.model)
+    if not runs:
+        other = next((layer for layer in stack.layers if not layer.is_linear), None)
+        found = f": {other.described}" if other else ""
+        raise NotRecognised(
+            f"the model is none of the solvable networks{found}, and no nn.Sequential in it has "
+            "two Linear layers with nothing between them."
+        )
+    candidates = [(run[i], run[i + 1]) for run in runs for i in range(len(run) - 1)]
+    chosen: list[tuple[Layer, Layer]] = []
+    for pair in sorted(candidates, key=_saving, reverse=True):
+        taken = {layer.name for other in chosen for layer in other}
+        if _saving(pair) > 0 and not taken & {layer.name for layer in pair}:
+            chosen.append(pair)
+    if not chosen:
+        pair = max(candidates, key=_saving)
+        outputs, width, inputs = _sizes(pair)
+        raise NotRecognised(
+            f"layers {pair[0].name!r} and {pair[1].name!r} have nothing between them, but their "
+            f"hidden width {width} is no more than the {inputs} + {outputs} that they can use."
+        )
+    return [pair for pair in candidates if pair in chosen]
+
+
+def _saving(pair: tuple[Layer, Layer]) -> int:
+    """Return how many dimensions the twin of a pair leaves out at least."""
+    outputs, width, inputs = _sizes(pair)
+    used, rank = min(width, outputs + inputs), min(outputs, inputs)
+    all_of_them = width * (outputs + inputs)
+    return all_of_them - min(used * (outputs + inputs), 2 * used * rank + outputs * inputs)
+
+
+def _sizes(pair: tuple[Layer, Layer]) -> tuple[int, int, int]:
+    """Return K, m and D of a pair, D with a column for the bias."""
+    first, second = (layer.module for layer in pair)
+    return second.out_features, first.out_features, first.in_features + (first.bias is not None)
+
+
+# The small model.
+
+
+def _collapse(stack: Stack, chosen: list[tuple[Layer, Layer]]) -> TwinHessian:
+    """Differentiate the model in which one Linear layer stands for each pair."""
+    parameters = {name: p.detach() for name, p in stack.model.named_parameters()}
+    places = _places(parameters)
+    factors = [_factors(pair) for pair in chosen]
+    replaced = {f"{second.name}.weight" for _, second in chosen}
+    replaced |= {f"{first.name}.{kind}" for first, _ in chosen for kind in ("weight", "bias")}
+    others = [name for name in parameters if name not in replaced]
+    leaves = [A @ B for A, B in factors] + [parameters[name] for name in others]
+    size = sum(leaf.numel() for leaf in leaves)
+    if size > VARIABLES:
+        names = ", ".join(repr(layer.name) for pair in chosen for layer in pair)
+        raise NotRecognised(
+            f"with one layer in place of each two of {names} the model still has {size} "
+            f"parameters, more than the {VARIABLES} in which a loss is differentiated twice."
+        )
+
+    def loss(variables: Sequence[Tensor]) -> Tensor:
+        values = dict(zip(others, variables[len(chosen) :], strict=True))
+        for (first, second), M in zip(chosen, variables, strict=False):
+            values[f"{first.name}.weight"] = M[:, : first.module.in_features]
+            if first.module.bias is not None:
+                values[f"{first.name}.bias"] = M[:, -1]
+            values[f"{second.name}.weight"] = torch.eye(len(M), dtype=M.dtype, device=M.device)
+        return model_loss(stack, values)
+
+    gradient, second_derivative = derivatives(loss, leaves, stack.inputs)
+    pairs, start = [], 0
+    for layers, (A, B) in zip(chosen, factors, strict=True):
+        end = start + len(A) * B.shape[1]
+        slope = gradient[start:end].reshape(len(A), -1)
+        first, second = layers
+        own = _places_of(layers, places)
+        pairs.append(Pair(A, B, slope, own, (first.name, second.name)))
+        start = end
+    indices = [torch.arange(places[name].start, places[name].stop) for name in others]
+    rest = torch.cat([torch.arange(0), *indices]).to(gradient.device)
+    return TwinHessian(tuple(pairs), second_derivative, rest)
+
+
+def _factors(pair: tuple[Layer, Layer]) -> tuple[Tensor, Tensor]:
+    """Return A and B of a pair, B with a column for the bias."""
+    first, second = (layer.module for layer in pair)
+    A, B = second.weight.detach(), first.weight.detach()
+    return A, B if first.bias is None else torch.cat([B, first.bias.detach()[:, None]], dim=1)
+
+
+def _places(parameters: dict[str, Tensor]) -> dict[str, slice]:
+    """Return where each parameter is in the parameter vector."""
+    places, start = {}, 0
+    for name, parameter in parameters.items():
+        places[name] = slice(start, start + parameter.numel())
+        start += parameter.numel()
+    return places
+
+
+def _places_of(pair: tuple[Layer, Layer], places: dict[str, slice]) -> Places:
+    """Return where the parameters of a pair are in the parameter vector."""
+    first, second = (layer.name for layer in pair)
+    return places[f"{first}.weight"], places.get(f"{first}.bias"), places[f"{second}.weight"]
+
+
+def model_loss(stack: Stack, parameters: dict[str, Tensor]) -> Tensor:
+    """Return the loss of a model with other parameters; the model itself is not touched."""
+    # Copies, because a layer may write to its buffers: batch normalisation does in training mode.
+    buffers = {name: buffer.clone() for name, buffer in stack.model.named_buffers()}
+    # The fused kernels of attention have no second derivative.
+    with sdpa_kernel(SDPBackend.MATH):
+        prediction = functional_call(stack.model, {**parameters, **buffers}, (stack.inputs,))
+        value: Tensor = stack.criterion.mean(prediction, stack.y)
+    if value.ndim:
+        raise ValueError(f"it has shape {tuple(value.shape)} and is not a single number.")
+    return value
+
+
+def _verify(stack: Stack, hessian: TwinHessian) -> None:
+    """Compare one product with the model's own, which sees every use of every parameter."""
+    parameters = {name: p.detach() for name, p in stack.model.named_parameters()}
+    leaves = [p.clone().requires_grad_() for p in parameters.values()]
+    with torch.enable_grad():
+        loss = model_loss(stack, dict(zip(parameters, leaves, strict=True)))
+        gradient = flat_gradient(loss, leaves)
+        generator = torch.Generator().manual_seed(0)
+        direction = torch.randn(len(gradient), generator=generator, dtype=torch.float64)
+        direction = (direction / direction.norm()).to(gradient)
+        theirs = torch.zeros_like(gradient)
+        if gradient.requires_grad:
+            found = torch.autograd.grad(gradient, leaves, direction, allow_unused=True)
+            theirs = flatten_like(found, leaves)
+    size = torch.sqrt(hessian.squared_norm() / len(gradient))
+    gap = (hessian @ direction - theirs).norm()
+    if not gap <= 100 * math.sqrt(torch.finfo(gap.dtype).eps) * torch.maximum(size, theirs.norm()):
+        raise NotRecognised(
+            f"layers {hessian.names} are used in another way than one after the other, or the loss "
+            "is random: a product with the model's own Hessian comes out differently."
+        )
+
+
+# The Hessian of the whole.
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TwinHessian(Operator):
+    """The Hessian of a model with wide pairs of layers.
+
+    Attributes
+    ----------
+    pairs : tuple of Pair
+        The pairs.
+    curvature : tensor (q, q)
+        The second derivative T of the loss in the products of the pairs and the other parameters.
+    rest : tensor of int
+        Where the other parameters are in the parameter vector.
+    """
+
+    pairs: tuple[Pair, ...]
+    curvature: Tensor
+    rest: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the matrix."""
+        p = len(self.rest) + sum(pair.A.numel() + pair.B.numel() for pair in self.pairs)
+        return p, p
+
+    @property
+    def _reference(self) -> Tensor:
+        return self.curvature
+
+    @property
+    def names(self) -> str:
+        """The names of the layers."""
+        return ", ".join(repr(name) for pair in self.pairs for name in pair.names)
+
+    @property
+    def core_bound(self) -> int:
+        """An upper bound of the eigenproblem that is left."""
+        return len(self.rest) + sum(reduction.bound for reduction in self._reductions)
+
+    def spectrum(self) -> Spectrum:
+        """Return all eigenvalues and eigenvectors."""
+        blocks = [b for red in self._reductions for b in red.blocks(self.shape[0])]
+        return Spectrum([*self._core(), *blocks], "narrow twin")
+
+    def trace(self) -> Tensor:
+        """Return tr(T J Jᵀ)."""
+        return (self.curvature * self._gram).sum()
+
+    def squared_norm(self) -> Tensor:
+        """Return the squared norms of Jᵀ T J and of F, and twice their inner product."""
+        bent = self.curvature @ self._gram
+        total = (bent * bent.T).sum()
+        start = 0
+        for pair in self.pairs:
+            own = slice(start, start + pair.size)
+            total = total + 2 * (self.curvature[own, own] * pair.turned_swap()).sum()
+            total = total + 2 * pair.A.shape[1] * (pair.slope * pair.slope).sum()
+            start += pair.size
+        return total
+
+    def _apply(self, columns: Tensor) -> Tensor:
+        changes = [pair.change(columns) for pair in self.pairs]
+        bent = self.curvature @ torch.cat([*changes, columns[self.rest]])
+        *of_pairs, of_rest = bent.split([*(len(c) for c in changes), len(self.rest)])
+        out = torch.zeros_like(columns)
+        out[self.rest] = of_rest
+        for pair, piece in zip(self.pairs, of_pairs, strict=True):
+            pair.pull(piece, columns, out)
+        return out
+
+    @cached_property
+    def _reductions(self) -> list[PairReduction]:
+        return [PairReduction(pair) for pair in self.pairs]
+
+    @cached_property
+    def _gram(self) -> Tensor:
+        """J Jᵀ, in the order of T."""
+        return torch.block_diag(*(pair.gram() for pair in self.pairs), self._rest_eye)
+
+    @property
+    def _rest_eye(self) -> Tensor:
+        size = len(self.rest)
+        return torch.eye(size, dtype=self.curvature.dtype, device=self.curvature.device)
+
+    def _core(self) -> list[Block]:
+        reductions = self._reductions
+        sizes = [*(reduction.size for reduction in reductions), len(self.rest)]
+        if not sum(sizes):
+            return []
+        jacobian = torch.block_diag(*(red.jacobian for red in reductions), self._rest_eye)
+        swap = torch.block_diag(*(red.swap for red in reductions), 0 * self._rest_eye)
+        matrix = jacobian.T @ self.curvature @ jacobian + swap
+        matrix = (matrix + matrix.T) / 2
+
+        def carry(coordinates: Tensor, copies: Tensor) -> Tensor:
+            *of_pairs, of_rest = (coordinates[:, None] * copies).split(sizes)
+            out = copies.new_zeros(self.shape[0], copies.shape[1])
+            out[self.rest] = of_rest
+            for reduction, piece in zip(reductions, of_pairs, strict=True):
+                reduction.carry(piece, out)
+            return out
+
+        def isometry(_: int) -> Isometry:
+            return carry
+
+        return [Block(matrix, ("twin",) * len(matrix), isometry)]

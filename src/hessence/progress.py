@@ -1,0 +1,75 @@
+"""A line that tells how far long work is: on a terminal, and nowhere else."""
+
+from __future__ import annotations
+
+import time
+from typing import TextIO
+
+WIDTH = 24
+PAUSE = 0.1
+"""Seconds between two updates of the line."""
+
+
+class ProgressBar:
+    """A bar on a terminal, with the time left where the end is known.
+
+    Parameters
+    ----------
+    stream : file
+        Where to write; nothing is written unless it is a terminal.
+    unit : str
+        What is counted.
+
+    Examples
+    --------
+    >>> import io
+    >>> bar = ProgressBar(io.StringIO(), "products")
+    >>> bar.begin("density", 1024)
+    >>> bar.update(10)
+    >>> bar.clear()
+    """
+
+    def __init__(self, stream: TextIO, unit: str) -> None:
+        self._stream, self._unit = stream, unit
+        self._shown = stream.isatty()
+        self.begin("", None)
+
+    def begin(self, label: str, total: int | None) -> None:
+        """Start a new stage; `total` is None if its end is not known."""
+        self._label, self._total = label, total
+        self._start = time.monotonic()
+        self._last = 0.0
+
+    def update(self, done: int) -> None:
+        """Tell how much of the stage is done."""
+        now = time.monotonic()
+        if not self._shown or now - self._last < PAUSE:
+            return
+        self._last = now
+        self._stream.write("\r\x1b[K" + line(self._label, done, self._total, self._unit,
+                                              now - self._start))  # fmt: skip
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Wipe the line."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
+def line(label: str, done: int, total: int | None, unit: str, seconds: float) -> str:
+    """Return the text of the line.
+
+    Examples
+    --------
+    >>> line("density", 256, 1024, "products", 5.0)
+    'density  [██████                  ] 256/1024 products, 0:15 left'
+    >>> line("eigenvalues", 40, None, "products", 5.0)
+    'eigenvalues  40 products'
+    """
+    if not total:
+        return f"{label}  {done} {unit}"
+    filled = round(WIDTH * min(1.0, done / total))
+    left = seconds * (total - done) / done if done else float("inf")
+    said = f", {int(left) // 60}:{int(left) % 60:02d} left" if left < 1e6 else ""
+    return f"{label}  [{'█' * filled}{' ' * (WIDTH - filled)}] {done}/{total} {unit}{said}"

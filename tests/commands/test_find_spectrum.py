@@ -1,0 +1,152 @@
+"""``hessence spectrum``, run as a user runs it."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+import hessence as hs
+from hessence.cli import main
+
+SCRIPT = '''
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+def exact():
+    model = nn.Sequential(nn.Linear(3, 50, bias=False), nn.Linear(50, 2, bias=False)).double()
+    return model, (torch.randn(30, 3).double(), torch.randn(30, 2).double()), nn.MSELoss()
+
+
+def build():
+    model = nn.Sequential(nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 12), nn.Tanh(), nn.Linear(12, 2))
+    return model, (torch.randn(30, 3), torch.randn(30, 2)), nn.MSELoss()
+
+
+def without_loss():
+    return exact()[:2]
+
+
+def dropout():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5))
+    return model, (torch.randn(30, 3), torch.randn(30, 4)), nn.MSELoss()
+
+
+def broken():
+    raise RuntimeError("no data today")
+
+
+def wrong():
+    return 5
+'''
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "training.py"
+    path.write_text(SCRIPT, encoding="utf-8")
+    return path
+
+
+def test_an_estimate(script, tmp_path, capsys):
+    out = tmp_path / "deep" / "er"
+    arguments = ["--out", str(out), "-k", "3", "--probes", "2", "--steps", "10"]
+    assert main(["spectrum", f"{script}:build", *arguments]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert "3 of 678 eigenvalues, estimated: Lanczos" in printed.out
+    assert "not exact: " in printed.out
+    saved = hs.load(out / "spectrum.json")
+    assert len(saved) == 3
+    assert saved.density.nodes.shape == (2, 10)
+    assert (out / "spectrum.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in out.iterdir()) == ["spectrum.json", "spectrum.png"]
+
+
+def test_an_exact_spectrum_as_json(script, tmp_path, capsys):
+    assert main(["spectrum", f"{script}:exact", "--json", "--out", str(tmp_path / "out")]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["exact"]
+    assert "TwoLayerLinear" in data["reason"]
+    assert data == json.loads((tmp_path / "out" / "spectrum.json").read_text(encoding="utf-8"))
+    assert len(hs.load(tmp_path / "out" / "spectrum.json")) == 250
+
+
+def test_the_loss_may_be_left_out(script, tmp_path, capsys):
+    assert main(["spectrum", f"{script}:without_loss", "--out", str(tmp_path / "out")]) == 0
+    assert "narrow twin" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("nowhere.py:build", "there is no file nowhere.py"),
+        ("build", "the target must read SCRIPT.py:FUNCTION"),
+        ("{script}:", "the target must read SCRIPT.py:FUNCTION"),
+        ("{script}:biuld", "has no function biuld; it has build"),
+        ("{script}:dropout", "layer '1' (Dropout) drops values at random"),
+        ("{script}:broken", "failed: RuntimeError: no data today"),
+        ("{script}:wrong", "must return model, data and loss, got int"),
+    ],
+)
+def test_mistakes_are_one_sentence(target, words, script, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["spectrum", target.format(script=script), "--out", str(out)]) == 2
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert not list(out.glob("*")) if out.exists() else True
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-k", "0"], "k must be at least 1"),
+        (["--probes", "0"], "probes must be at least 1"),
+        (["--params", "decoder"], "no parameter matches 'decoder'"),
+        (["--method", "exact"], "model has no exact spectrum here"),
+        (["--memory", "-1"], "memory must be"),
+        (["--tol", "-1"], "tol must be"),
+    ],
+)
+def test_bad_options(options, words, script, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["spectrum", f"{script}:build", "--out", str(out), *options]) == 2
+    assert words in capsys.readouterr().err
+    assert not list(out.glob("*"))
+
+
+def test_a_script_that_does_not_run(tmp_path, capsys):
+    path = tmp_path / "bad.py"
+    path.write_text("import nothing_like_it\n", encoding="utf-8")
+    assert main(["spectrum", f"{path}:build"]) == 2
+    assert "cannot be run: ModuleNotFoundError" in capsys.readouterr().err
+
+
+def test_a_terminal_gets_a_progress_bar(script, tmp_path):
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "hessence", "spectrum", f"{script}:build", "-k", "1"]
+    command += ["--out", str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=follower)
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            part = os.read(leader, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(leader)
+    assert process.wait() == 0
+    text = shown.decode()
+    assert "density  [" in text
+    assert "/" in text.partition("density  [")[2]
+    assert text.endswith("\r\x1b[K")

@@ -1,0 +1,131 @@
+"""Hessian and Gauss–Newton matrices of all kinds of models, against plain autograd and a peer."""
+
+import pytest
+import torch
+from torch import nn
+
+import hessence as hs
+from tests.curvature.market import MODELS, numbers, problem
+from tests.curvature.oracle import assert_same, dense_ggn, dense_hessian, finite_differences
+from tests.curvature.peer import operator
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_hessian(name):
+    case = problem(name)
+    expected = dense_hessian(case.value, case.model.parameters())
+    H = hs.hessian(case.model, case.data, case.loss)
+    assert H.shape == expected.shape
+    assert_same(H.dense(), expected)
+    v = torch.linspace(-1, 1, H.shape[0], dtype=torch.float64)
+    assert_same(H @ v, expected @ v)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_gauss_newton_matrix(name):
+    case = problem(name)
+    parameters = list(case.model.parameters())
+    expected = dense_ggn(case.predict, lambda f: case.loss(f, case.y), parameters)
+    G = hs.ggn(case.model, case.data, case.loss)
+    dense = G.dense()
+    assert_same(dense, expected)
+    assert_same(dense, dense.T)
+    assert torch.linalg.eigvalsh(dense).min() > -1e-12 * dense.norm()
+    H = hs.hessian(case.model, case.data, case.loss)
+    v = torch.linspace(-1, 1, G.shape[0], dtype=torch.float64)
+    assert_same(H.ggn @ v, expected @ v)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_loss_and_gradient(name):
+    case = problem(name)
+    value = case.value()
+    slopes = torch.autograd.grad(value, list(case.model.parameters()), materialize_grads=True)
+    for operator in (hs.hessian, hs.ggn):
+        H = operator(case.model, case.data, case.loss)
+        assert H.loss() == pytest.approx(value.item(), rel=1e-13)
+        assert_same(H.gradient(), torch.cat([s.reshape(-1) for s in slopes]))
+
+
+PEER_GGN = {
+    "tanh_mlp", "relu_mlp", "conv_net", "layer_norm", "group_norm", "batch_norm", "embedding",
+    "lstm", "gru", "linear",
+}  # fmt: skip
+"""Without several inputs, unused parameters and fused attention."""
+
+PEER_HESSIAN = PEER_GGN - {"conv_net", "group_norm", "layer_norm"}
+"""Forward-over-reverse products do not exist for all layers, and are wrong for layer norms."""
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("name", sorted(PEER_GGN))
+def test_a_peer_agrees(name):
+    case = problem(name)
+    G = hs.ggn(case.model, case.data, case.loss)
+    v = torch.linspace(-1, 1, G.shape[0], dtype=torch.float64)
+    assert_same(G @ v, operator("GGN", case) @ v, 1e-11)
+    if name in PEER_HESSIAN:
+        H = hs.hessian(case.model, case.data, case.loss)
+        assert_same(H @ v, operator("Hessian", case) @ v, 1e-11)
+
+
+def test_layer_norms_against_finite_differences():
+    """Where forward over reverse mode goes wrong: PyTorch's, and with it a peer's."""
+    case = problem("layer_norm")
+    expected = finite_differences(case.value, case.model.parameters())
+    assert_same(hs.hessian(case.model, case.data, case.loss).dense(), expected, 1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.nn.utils.weight_norm. is deprecated:FutureWarning")
+@pytest.mark.parametrize("dim", [0, 1, -1, None])
+@pytest.mark.parametrize("normalise", [nn.utils.parametrizations.weight_norm,
+                                       nn.utils.weight_norm])  # fmt: skip
+def test_weight_norm_against_finite_differences(normalise, dim):
+    """PyTorch's own second derivative of it is wrong."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+        x, y = numbers(7, 3), numbers(7, 2)
+    normalise(model[0], dim=dim)
+    data, loss = (x, y), nn.MSELoss()
+    expected = finite_differences(lambda: loss(model(x), y), model.parameters())
+    H = hs.hessian(model, data, loss)
+    assert_same(H.dense(), expected, 1e-9)
+    assert H.check().passed
+    assert H.loss() == pytest.approx(loss(model(x), y).item(), rel=1e-13)
+
+
+LAYERS = {
+    "RMSNorm": lambda: nn.RMSNorm(4),
+    "InstanceNorm": lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, affine=True),
+                                          nn.Flatten()),  # fmt: skip
+    "LocalResponseNorm": lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.LocalResponseNorm(2),
+                                               nn.Flatten()),  # fmt: skip
+    "PReLU": nn.PReLU, "GELU": nn.GELU, "GELU tanh": lambda: nn.GELU("tanh"), "SiLU": nn.SiLU,
+    "Mish": nn.Mish, "ELU": nn.ELU, "SELU": nn.SELU, "CELU": nn.CELU, "Softplus": nn.Softplus,
+    "Softsign": nn.Softsign, "Hardswish": nn.Hardswish, "LeakyReLU": nn.LeakyReLU,
+    "LogSigmoid": nn.LogSigmoid, "Softmax": lambda: nn.Softmax(-1), "Tanhshrink": nn.Tanhshrink,
+    "GLU": lambda: nn.Sequential(nn.Linear(4, 8), nn.GLU()),
+    "Conv1d": lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3, padding=1),
+                                    nn.Tanh(), nn.AvgPool1d(2), nn.Flatten()),
+    "ConvTranspose1d": lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.ConvTranspose1d(2, 1, 3),
+                                             nn.Tanh(), nn.Flatten()),
+    "Upsample": lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Upsample(8, mode="linear"),
+                                      nn.Flatten(), nn.Tanh(), nn.Linear(8, 4)),
+    "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)),
+    "orthogonal": lambda: nn.utils.parametrizations.orthogonal(nn.Linear(4, 4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_other_layers_against_finite_differences(name):
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), LAYERS[name](), nn.Tanh(),
+                              nn.Flatten(), nn.LazyLinear(1)).double()  # fmt: skip
+        x, y = numbers(5, 2), numbers(5, 1)
+        model(x)
+    data, loss = (x, y), nn.MSELoss()
+    model.eval()
+    expected = finite_differences(lambda: loss(model(x), y), model.parameters())
+    assert_same(hs.hessian(model, data, loss).dense(), expected, 1e-8)

@@ -1,0 +1,281 @@
+"""Data as users give them: in any batches and any order, the answer is that of all data at once."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
+
+import hessence as hs
+from tests.curvature.market import Pair, numbers
+from tests.curvature.oracle import assert_same, dense_ggn, dense_hessian
+
+SAMPLES = 32
+
+
+class Table(Dataset):
+    """A map of samples, with NumPy's numbers for targets as many have."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y.numpy()
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+
+
+class Shuffled:
+    """Batches in another order on every pass, drawn from PyTorch's random numbers."""
+
+    def __init__(self, x, y, size):
+        self.x, self.y, self.size = x, y, size
+
+    def __iter__(self):
+        for i in torch.randperm(len(self.x)).split(self.size):
+            yield self.x[i], self.y[i]
+
+
+class Numbered(IterableDataset):
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __iter__(self):
+        return zip(self.x.split(5), self.y.split(5), strict=True)
+
+
+@pytest.fixture(scope="module")
+def case():
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+        x, y = numbers(SAMPLES, 3), torch.randint(3, (SAMPLES,))
+    y[::7] = -100
+    loss = nn.CrossEntropyLoss()
+    H = dense_hessian(lambda: loss(model(x), y), model.parameters())
+    G = dense_ggn(lambda: model(x), lambda f: loss(f, y), model.parameters())
+    return model, x, y, loss, H, G
+
+
+FORMS = {
+    "tuple": lambda x, y: (x, y),
+    "list": lambda x, y: [x, y],
+    "list of batches": lambda x, y: [(x[:30], y[:30]), (x[30:], y[30:])],
+    "tuples in a list": lambda x, y: [[x[:3], y[:3]], [x[3:], y[3:]]],
+    "empty batch in between": lambda x, y: [(x[:9], y[:9]), (x[:0], y[:0]), (x[9:], y[9:])],
+    "TensorDataset": TensorDataset,
+    "map": Table,
+    "loader": lambda x, y: DataLoader(TensorDataset(x, y), batch_size=8),
+    "ragged loader": lambda x, y: DataLoader(TensorDataset(x, y), batch_size=30),
+    "single samples": lambda x, y: DataLoader(TensorDataset(x, y)),
+    "shuffling loader": lambda x, y: DataLoader(TensorDataset(x, y), batch_size=5, shuffle=True),
+    "loader with a generator": lambda x, y: DataLoader(
+        TensorDataset(x, y), batch_size=5, shuffle=True, generator=torch.Generator()
+    ),
+    "loader with a sampler": lambda x, y: DataLoader(
+        TensorDataset(x, y), batch_size=5,
+        sampler=RandomSampler(range(SAMPLES), generator=torch.Generator()),
+    ),
+    "loader of a map": lambda x, y: DataLoader(Table(x, y), batch_size=7, shuffle=True),
+    "shuffling iterable": lambda x, y: Shuffled(x, y, 5),
+    "iterable data set": Numbered,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("memory", [None, 0])
+@pytest.mark.parametrize("form", FORMS)
+def test_all_forms_are_the_same_data(case, form, memory):
+    model, x, y, loss, H, G = case
+    data = FORMS[form](x, y)
+    before = torch.get_rng_state()
+    found = hs.hessian(model, data, loss, memory=memory)
+    assert_same(found.dense(), H)
+    assert_same(found.dense(), H)
+    assert_same(hs.ggn(model, data, loss, memory=memory).dense(), G)
+    assert found.loss() == pytest.approx(loss(model(x), y).item(), rel=1e-13)
+    assert found.check().passed
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_loaders_own_generator_is_left_alone(case):
+    model, x, y, loss, _, _ = case
+    generator = torch.Generator().manual_seed(7)
+    sampler = RandomSampler(range(SAMPLES), generator=torch.Generator().manual_seed(8))
+    data = DataLoader(TensorDataset(x, y), batch_size=5, sampler=sampler, generator=generator)
+    before = generator.get_state(), sampler.generator.get_state()
+    H = hs.hessian(model, data, loss, memory=0)
+    H @ torch.ones(H.shape[0], dtype=torch.float64)
+    H.check()
+    assert torch.equal(generator.get_state(), before[0])
+    assert torch.equal(sampler.generator.get_state(), before[1])
+
+
+@pytest.mark.parametrize("memory", [None, 0])
+def test_the_same_twice_bit_by_bit(case, memory):
+    """However the user's own random numbers go on in between."""
+    model, x, y, loss, _, _ = case
+    data = DataLoader(TensorDataset(x, y), batch_size=5, shuffle=True)
+    v = numbers(31)
+    H = hs.hessian(model, data, loss, memory=memory)
+    first = H @ v
+    torch.rand(3)
+    assert torch.equal(H @ v, first)
+
+
+def test_workers(case):
+    model, x, y, loss, H, _ = case
+    data = DataLoader(TensorDataset(x, y), batch_size=9, shuffle=True, num_workers=1)
+    assert_same(hs.hessian(model, data, loss).dense(), H)
+
+
+def test_shuffling_loaders_that_drop_samples(case):
+    """One pass is kept if it fits; else every pass would have other samples."""
+    model, x, y, loss, _, _ = case
+    data = DataLoader(TensorDataset(x, y), batch_size=5, shuffle=True, drop_last=True)
+    H = hs.hessian(model, data, loss)
+    first = H.dense()
+    torch.rand(3)
+    assert torch.equal(H.dense(), first)
+    with pytest.raises(ValueError, match=r"data: a DataLoader with .*drop_last=True"):
+        hs.hessian(model, data, loss, memory=0)
+
+
+class OverTime(nn.Module):
+    """Recurrent with time first, as is PyTorch's default."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrent, self.out = nn.GRU(2, 3), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.out(self.recurrent(x)[0])
+
+
+class Centred(nn.Module):
+    """Takes a mean over the batch."""
+
+    def __init__(self, width=4):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, 1))
+
+    def forward(self, x):
+        z = self.inner(x)
+        return z - z.mean(0)
+
+
+class OnAGraph(nn.Module):
+    """Knows all nodes of one graph, so that there is no part of it."""
+
+    def __init__(self, nodes):
+        super().__init__()
+        self.register_buffer("neighbours", torch.rand(nodes, nodes))
+        self.inner = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return torch.tanh(self.neighbours @ self.inner(x))
+
+
+@pytest.mark.parametrize("make", [OverTime, Centred, lambda: OnAGraph(6)],
+                         ids=["time first", "centred", "graph"])  # fmt: skip
+def test_batches_are_not_merged_where_samples_interact(make):
+    """Merged along time, or among samples of other batches, they would be other data."""
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model, loss = make().double(), nn.MSELoss()
+        shape = (6, 3, 2) if isinstance(model, OverTime) else (6, 2)
+        data = [(numbers(*shape), numbers(*shape[:-1], 1)) for _ in range(3)]
+
+    def value():
+        return sum(loss(model(x), y) for x, y in data) / 3
+
+    expected = dense_hessian(value, model.parameters())
+    assert_same(hs.hessian(model, data, loss).dense(), expected)
+    (x, y), *_ = data
+    expected = dense_hessian(lambda: loss(model(x), y), model.parameters())
+    assert_same(hs.hessian(model, (x, y), loss, memory=0).dense(), expected)
+
+
+def test_batches_are_not_cut_where_samples_interact():
+    """However large: a batch of this size is cut if samples are on their own."""
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model, loss = Centred(4096).double(), nn.MSELoss()
+        x, y = numbers(500, 2), numbers(500, 1)
+    parameters = list(model.parameters())
+    H = hs.hessian(model, (x, y), loss, memory=0)
+    v = numbers(H.shape[0])
+    slopes = torch.autograd.grad(loss(model(x), y), parameters, create_graph=True)
+    product = torch.autograd.grad(torch.cat([s.reshape(-1) for s in slopes]) @ v, parameters)
+    assert_same(H @ v, torch.cat([part.reshape(-1) for part in product]))
+    alone = hs.hessian(model.inner, (x, y), loss, memory=1e9)
+    alone @ v
+    assert alone.kept_graphs > 1
+
+
+def test_samples_on_their_own_are_merged():
+    model = nn.Linear(2, 1)
+    data = [(torch.randn(4, 2), torch.randn(4, 1)) for _ in range(20)]
+    H = hs.hessian(model, data, nn.MSELoss())
+    H @ torch.ones(3)
+    assert H.kept_graphs == 1
+
+
+def test_several_inputs_in_batches():
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model, loss = Pair().double(), nn.MSELoss()
+        left, right, y = numbers(9, 2), numbers(9, 4), numbers(9, 2)
+    expected = dense_hessian(lambda: loss(model(left, right), y), model.parameters())
+    for parts in ((slice(7), slice(7, None)), (slice(1), slice(1, None))):
+        several = [((left[i], right[i]), y[i]) for i in parts]
+        named = [({"left": left[i], "right": right[i]}, y[i]) for i in parts]
+        for data in (several, named):
+            assert_same(hs.hessian(model, data, loss).dense(), expected)
+
+
+def arrays(x, y):
+    return x.numpy(), y.numpy()
+
+
+def generator(x, y):
+    yield x, y
+
+
+REFUSED = {
+    "generator": (lambda x, y: generator(x, y), TypeError, "data can be gone through only once"),
+    "zip": (lambda x, y: zip([x], [y], strict=True), TypeError, "data can be gone through only"),
+    "iterator": (lambda x, y: iter([(x, y)]), TypeError, "data can be gone through only once"),
+    "no batches": (lambda x, y: [], ValueError, "data is empty"),
+    "no samples": (lambda x, y: (x[:0], y[:0]), ValueError, "data is empty"),
+    "empty data set": (lambda x, y: TensorDataset(x[:0], y[:0]), ValueError, "data is empty"),
+    "empty map": (lambda x, y: Table(x[:0], y[:0]), ValueError, "data is empty"),
+    "tensor": (lambda x, y: x, TypeError, r"data must be a pair \(x, y\)"),
+    "arrays": (arrays, TypeError, "data must hold torch tensors, got ndarray"),
+    "list of arrays": (lambda x, y: list(arrays(x, y)), TypeError, "data must hold torch tensors"),
+    "batches of arrays": (lambda x, y: [arrays(x, y)], TypeError, "data must hold torch tensors"),
+    "array": (lambda x, y: x.numpy(), TypeError, "data must hold torch tensors, got ndarray"),
+    "array target": (lambda x, y: (x, y.numpy()), TypeError, "data must hold torch tensors"),
+    "number": (lambda x, y: 3.0, TypeError, "data must be a pair .*, got float"),
+    "none": (lambda x, y: None, TypeError, "data must be a pair .*, got NoneType"),
+    "inputs alone": (lambda x, y: [x], ValueError, "data must have batches that are pairs"),
+    "three": (lambda x, y: (x, x, y), ValueError, "data must have batches that are pairs"),
+}
+
+
+@pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
+@pytest.mark.parametrize("form", REFUSED)
+def test_what_is_refused(case, form, operator):
+    model, x, y, loss, _, _ = case
+    make, error, message = REFUSED[form]
+    with pytest.raises(error, match=message) as caught:
+        operator(model, make(x, y), loss)
+    assert str(caught.value).count("\n") == 0
+
+
+def test_arrays_beside_tensors_in_a_dictionary():
+    """A closure may have a use for them."""
+    model = nn.Linear(2, 1)
+    batch = {"x": torch.randn(3, 2), "names": np.arange(3)}
+    H = hs.hessian(model, batch, lambda model, batch: model(batch["x"]).pow(2).mean())
+    assert (H @ torch.ones(3)).shape == (3,)

@@ -1,0 +1,315 @@
+"""``hs.spectrum`` on PyTorch models: exact where recognised, a careful estimate elsewhere."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hessence as hs
+from hessence.curvature import model_spectrum
+
+
+def dense(model, loss):
+    """The Hessian by two backward passes over the user's own loss expression."""
+    parameters = list(model.parameters())
+    slopes = torch.autograd.grad(loss(), parameters, create_graph=True)
+    flat = torch.cat([slope.reshape(-1) for slope in slopes])
+    rows = [
+        torch.cat(
+            [
+                part.reshape(-1)
+                for part in torch.autograd.grad(
+                    entry, parameters, retain_graph=True, materialize_grads=True
+                )
+            ]
+        )
+        for entry in flat
+    ]
+    return torch.stack(rows)
+
+
+def mlp(*sizes, activation=nn.Tanh):
+    layers = []
+    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+        layers += [nn.Linear(inputs, outputs), activation()]
+    return nn.Sequential(*layers[:-1]).double()
+
+
+@pytest.fixture
+def data():
+    torch.manual_seed(0)
+    return torch.randn(60, 4, dtype=torch.float64), torch.randn(60, 2, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def large():
+    """A model beyond the dense limit, with its eigenvalues."""
+    torch.manual_seed(1)
+    model = mlp(4, 30, 20, 2)
+    x, y = torch.randn(60, 4, dtype=torch.float64), torch.randn(60, 2, dtype=torch.float64)
+    values = torch.linalg.eigvalsh(dense(model, lambda: nn.MSELoss()(model(x), y))).flip(0)
+    return model, (x, y), values
+
+
+def linear(*sizes):
+    pairs = zip(sizes, sizes[1:], strict=False)
+    return nn.Sequential(*(nn.Linear(i, o, bias=False) for i, o in pairs)).double()
+
+
+EXACT = {
+    "scalar": (lambda: linear(1, 12, 1), "closed form"),
+    "two layers": (lambda: linear(4, 40, 2), "narrow twin"),
+    "deep": (lambda: linear(4, 6, 5, 2), None),
+    "relu": (
+        lambda: nn.Sequential(
+            nn.Linear(1, 9, bias=False), nn.ReLU(), nn.Linear(9, 1, bias=False)
+        ).double(),
+        "closed form",
+    ),
+    "affine": (
+        lambda: nn.Sequential(nn.Linear(1, 9), nn.Linear(9, 1, bias=False)).double(),
+        None,
+    ),
+    "twin inside": (
+        lambda: nn.Sequential(
+            nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 30), nn.Linear(30, 2)
+        ).double(),
+        "narrow twin",
+    ),
+}
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.MSELoss(reduction="sum")])
+@pytest.mark.parametrize("name", EXACT)
+def test_recognised_models_are_exact(name, loss):
+    torch.manual_seed(2)
+    make, method = EXACT[name]
+    model = make()
+    inputs, outputs = model[0].in_features, model[-1].out_features
+    x = torch.randn(50, inputs, dtype=torch.float64)
+    y = torch.randn(50, outputs, dtype=torch.float64)
+    s = hs.spectrum(model, (x, y), loss)
+    H = dense(model, lambda: loss(model(x), y))
+    truth = torch.linalg.eigvalsh(H).flip(0)
+    assert s.exact
+    assert s.reason
+    assert method in (None, s.method)
+    assert float((s.eigenvalues - truth).abs().max()) <= 1e-10 * float(truth.abs().max())
+    assert s.verify(H).worst < 1e-10
+
+
+def test_batches_are_joined_for_the_theorem(data):
+    x, y = data
+    torch.manual_seed(2)
+    model = linear(4, 40, 2)
+    whole = hs.spectrum(model, (x, y), nn.MSELoss())
+    cut = hs.spectrum(model, [(x[:50], y[:50]), (x[50:], y[50:])], nn.MSELoss())
+    assert cut.exact
+    assert float((cut.eigenvalues - whole.eigenvalues).abs().max()) < 1e-12
+
+
+def test_an_estimate_has_proved_errors(large):
+    model, data, truth = large
+    s = hs.spectrum(model, data, nn.MSELoss(), k=6)
+    assert not s.exact
+    assert s.converged
+    assert s.method == "Lanczos"
+    assert len(s) == 6
+    assert len(truth) > model_spectrum.DENSE_LIMIT
+    assert bool(((s.eigenvalues - truth[:6]).abs() <= s.errors).all())
+    assert float(s.errors.max()) <= 2e-6 * float(truth[0])
+    assert float(s.sharpness) == float(s.eigenvalues[0])
+    assert abs(float(s.trace) - float(truth.sum())) <= 5 * float(s.trace_error)
+    assert s.verify(hs.hessian(model, data, nn.MSELoss())).residual < 2e-6
+    before = s.products
+    assert s.density.size == len(truth)
+    assert s.products == before + s.density.products
+
+
+@pytest.mark.parametrize("which", ["LA", "SA", "LM", "BE"])
+def test_ends_of_a_small_model(which, data):
+    torch.manual_seed(3)
+    model = mlp(4, 6, 2)
+    truth = np.linalg.eigvalsh(dense(model, lambda: nn.MSELoss()(model(data[0]), data[1])))
+    s = hs.spectrum(model, data, nn.MSELoss(), k=5, which=which)
+    wanted = {
+        "LA": truth[-5:],
+        "SA": truth[:5],
+        "LM": truth[np.argsort(-np.abs(truth))[:5]],
+        "BE": np.concatenate([truth[:2], truth[-3:]]),
+    }[which]
+    assert s.method == "dense"
+    assert s.products == len(truth)
+    assert np.allclose(np.asarray(s.eigenvalues), np.sort(wanted)[::-1], atol=1e-12)
+    assert np.isclose(float(s.trace), truth.sum(), rtol=0, atol=float(s.trace_error))
+
+
+def test_all_eigenvalues(data):
+    model = mlp(4, 6, 2)
+    s = hs.spectrum(model, data, k=None)
+    assert len(s) == s.size == s.eigenvectors.shape[1]
+    assert s.density.products == 0
+
+
+def test_a_method_can_be_insisted_on(data):
+    torch.manual_seed(4)
+    assert not hs.spectrum(linear(4, 40, 2), data, method="estimate").exact
+    with pytest.raises(ValueError, match="model has no exact spectrum here"):
+        hs.spectrum(mlp(4, 6, 2), data, method="exact")
+    with pytest.raises(ValueError, match="method must be"):
+        hs.spectrum(mlp(4, 6, 2), data, method="magic")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"params": "0"}, "only some of the parameters"),
+        ({"loss": lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1])}, "closure"),
+    ],
+)
+def test_the_reason_for_an_estimate_is_told(options, words, data):
+    assert words in hs.spectrum(linear(4, 40, 2), data, **options).reason
+
+
+class Deceptive(nn.Sequential):
+    """A model that looks like a two-layer network and is not."""
+
+    def forward(self, x):
+        return torch.tanh(super().forward(x))
+
+
+def test_lookalikes_do_not_pass(data):
+    torch.manual_seed(5)
+    model = Deceptive(nn.Linear(4, 40, bias=False), nn.Linear(40, 2, bias=False)).double()
+    x, y = data
+    s = hs.spectrum(model, data, nn.MSELoss(), k=3)
+    truth = torch.linalg.eigvalsh(dense(model, lambda: nn.MSELoss()(model(x), y))).flip(0)
+    assert not s.exact
+    assert float((s.eigenvalues - truth[:3]).abs().max()) < 1e-6 * float(truth[0])
+
+
+def test_a_wrong_theorem_is_caught(data, monkeypatch):
+    """If recognition were wrong by one in a million, the products would tell."""
+    torch.manual_seed(6)
+    model = linear(4, 40, 2)
+    real = model_spectrum.recognise
+
+    def off(model, x, y, criterion):
+        return real(model, x, y * (1 + 1e-6), criterion)
+
+    monkeypatch.setattr(model_spectrum, "recognise", off)
+    s = hs.spectrum(model, data, nn.MSELoss(), k=2)
+    assert not s.exact
+    assert "its products differ" in s.reason
+
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2).double()
+
+    def forward(self, x):
+        return self.layer(x) + 0.1 * torch.randn(len(x), 2, dtype=x.dtype)
+
+
+def test_randomness_is_refused(data):
+    with pytest.raises(ValueError, match="changes from one evaluation to the next"):
+        hs.spectrum(Noisy(), data)
+
+
+class _WrongCube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * 3 * x.detach() ** 2
+
+
+def test_a_suspect_derivative_is_told(data):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 2).double()
+
+        def forward(self, x):
+            return _WrongCube.apply(self.layer(x))
+
+    torch.manual_seed(7)
+    with pytest.warns(hs.CheckWarning, match="finite differences"):
+        hs.spectrum(Model(), data, k=2)
+
+
+def test_float32_and_seeds(large):
+    model, (x, y), truth = large
+    model = copy.deepcopy(model).float()
+    data = x.float(), y.float()
+    first, second = (hs.spectrum(model, data, nn.MSELoss(), k=3) for _ in range(2))
+    assert first.eigenvalues.dtype == torch.float32
+    assert torch.equal(first.eigenvalues, second.eigenvalues)
+    assert float(first.trace) == float(second.trace)
+    # Rounding of the products themselves is not part of the bound.
+    gap = (first.eigenvalues.double() - truth[:3]).abs()
+    assert bool((gap <= first.errors + 1e-5 * truth[0]).all())
+
+
+def test_not_converged_is_said_and_partial(large):
+    model, data, _ = large
+    H = hs.hessian(model, data, nn.MSELoss())
+    with pytest.warns(hs.ConvergenceWarning, match="raise max_products"):
+        pairs = hs.eigenpairs(H, k=3, max_products=4)
+    assert not pairs.converged
+    assert pairs.eigenvalues.shape == (3,)
+
+
+def test_saved_and_loaded(large, tmp_path):
+    model, data, _ = large
+    s = hs.spectrum(model, data, nn.MSELoss(), k=3, probes=2, steps=8)
+    for _ in range(2):
+        s.save(tmp_path / "estimate.json")
+        loaded = hs.load(tmp_path / "estimate.json")
+        assert loaded.to_dict() == s.to_dict()
+        assert np.array_equal(loaded.eigenvalues, np.asarray(s.eigenvalues))
+        _ = s.density
+    assert np.array_equal(loaded.density.values, s.density.values)
+    with pytest.raises(ValueError, match="eigenvectors are gone"):
+        loaded.verify(np.eye(s.size))
+
+
+def test_watching(large):
+    model, data, _ = large
+    seen = []
+    s = hs.spectrum(model, data, nn.MSELoss(), k=1, watch=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] >= s.products
+
+
+def test_layers(data):
+    x, y = data
+    torch.manual_seed(8)
+    model = mlp(4, 6, 5, 2)
+    H = dense(model, lambda: nn.MSELoss()(model(x), y))
+    found = hs.layer_spectra(model, data, nn.MSELoss(), k=3)
+    assert list(found) == ["0", "2", "4"]
+    start = 0
+    for name, pairs in found.items():
+        size = sum(p.numel() for p in model[int(name)].parameters())
+        block = H[start : start + size, start : start + size]
+        truth = torch.linalg.eigvalsh(block).flip(0)[:3]
+        assert float((pairs.eigenvalues - truth).abs().max()) <= 1e-6 * float(truth[0])
+        start += size
+    each = hs.layer_spectra(model, data, nn.MSELoss(), groups="parameter", of="ggn")
+    assert list(each) == [name for name, _ in model.named_parameters()]
+    chosen = hs.layer_spectra(model, data, nn.MSELoss(), groups={"ends": ["0", "4"]})
+    assert chosen["ends"].vectors.shape[0] == 30 + 12
+    with pytest.raises(ValueError, match="groups must be"):
+        hs.layer_spectra(model, data, groups="all")
+    with pytest.raises(ValueError, match="of must be"):
+        hs.layer_spectra(model, data, of="fisher")
+    with pytest.raises(ValueError, match="no parameter matches 'zero'"):
+        hs.layer_spectra(model, data, groups={"a": "zero"})

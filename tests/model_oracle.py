@@ -1,0 +1,70 @@
+"""The dense Hessian of a PyTorch model by double backward, and what a right answer is."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from hessence.curvature.criteria import as_criterion
+
+
+def dense_hessian(model, x, y, loss):
+    """Return the Hessian of the loss in the order of ``model.parameters()``, row by row."""
+    criterion = as_criterion(loss, (x, y))
+    parameters = list(model.parameters())
+
+    def flat(tensors):
+        pairs = zip(tensors, parameters, strict=True)
+        return torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for t, p in pairs])
+
+    value = criterion.mean(model(x), y)
+    gradient = flat(torch.autograd.grad(value, parameters, create_graph=True, allow_unused=True))
+    rows = [
+        flat(torch.autograd.grad(g, parameters, retain_graph=True, allow_unused=True))
+        if g.requires_grad
+        else torch.zeros_like(gradient)
+        for g in gradient
+    ]
+    return torch.stack(rows).detach()
+
+
+def assert_recognised(found, model, x, y, loss, tolerance=1e-10):
+    """Compare every eigenvalue, every eigenvector, products and certificate with autodiff."""
+    H = dense_hessian(model, x, y, loss)
+    p = len(H)
+    scale = float(torch.linalg.matrix_norm(H, 2))
+    atol = tolerance * scale + 1e-14
+    spectrum = found.spectrum()
+    assert spectrum.exact
+    assert spectrum.eigenvalues.dtype == H.dtype
+    truth = torch.linalg.eigvalsh(H).flip(0)
+    torch.testing.assert_close(spectrum.eigenvalues, truth, rtol=0, atol=atol)
+    vectors = torch.cat([space.vectors() for space in spectrum.spaces], dim=1)
+    eye = torch.eye(p, dtype=H.dtype)
+    torch.testing.assert_close(vectors.T @ vectors, eye, rtol=0, atol=tolerance)
+    torch.testing.assert_close(H @ vectors, vectors * spectrum.eigenvalues, rtol=0, atol=atol)
+    torch.testing.assert_close(found.operator @ eye, H, rtol=0, atol=atol)
+    v = torch.linspace(-1, 1, p, dtype=H.dtype)
+    torch.testing.assert_close(found.operator @ v, H @ v, rtol=0, atol=atol * p)
+    assert found.operator.shape == (p, p)
+    if scale > 1e-12:
+        assert spectrum.verify(found.operator).worst < tolerance
+
+
+def state_of(model):
+    """Return all of a model that a reader could change by mistake."""
+    return (
+        copy.deepcopy(model.state_dict()),
+        [(p.requires_grad, p.grad, p.data_ptr()) for p in model.parameters()],
+        [m.training for m in model.modules()],
+        [list(vars(m)) for m in model.modules()],
+    )
+
+
+def assert_untouched(model, state):
+    """Compare a model with its state before."""
+    (before, *rest), (after, *rest_after) = state, state_of(model)
+    assert rest == rest_after
+    assert list(before) == list(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
