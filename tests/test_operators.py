@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.sparse.linalg import eigsh
 
 import hessence as hs
 from tests.oracle import KINDS
@@ -69,3 +70,42 @@ def test_repr_is_one_line(kind):
     assert len(repr(H)) < 80
     other = typical(kind).hessian_operator
     assert (other == H) is False
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scipy_multiplies_and_solves(kind, rng):
+    H = typical(kind, m=4).hessian_operator
+    S, dense = H.to_scipy(), np.asarray(H.dense())
+    assert S.shape == H.shape
+    assert S.dtype == np.float64
+    columns = rng.normal(size=(H.shape[-1], 2))
+    for operand in (columns, columns[:, 0], columns[:, :1], columns.astype(np.float32)):
+        np.testing.assert_allclose(S @ operand, dense @ operand, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(S.T @ operand, dense @ operand, rtol=0, atol=1e-12)
+    for which, expected in (("LA", 0), ("SA", -1)):
+        start = np.ones(H.shape[-1])
+        (value,) = eigsh(S, k=1, which=which, v0=start, return_eigenvectors=False)
+        np.testing.assert_allclose(value, H.spectrum().eigenvalues[expected], atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scipy_has_its_own_vectors_whatever_the_weights_are(dtype):
+    """Float64 vectors of NumPy with weights of PyTorch, in either precision, gradients or not."""
+    case = typical("ScalarLinear", m=4)
+    weights = {k: torch.tensor(v, dtype=dtype, requires_grad=True) for k, v in case.weights.items()}
+    x, y = (torch.tensor(a, dtype=dtype) for a in (case.x, case.y))
+    S = type(case.net)(**weights).hessian(x, y).to_scipy()
+    assert S.dtype == np.dtype(str(dtype).removeprefix("torch."))
+    vector = np.linspace(-1, 1, 8)
+    image = S @ vector
+    assert isinstance(image, np.ndarray)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    np.testing.assert_allclose(image, case.hessian_operator @ vector, rtol=0, atol=tolerance)
+
+
+def test_scipy_takes_one_matrix():
+    net = hs.ScalarLinear(np.ones((2, 3)), np.ones((2, 3)))
+    with pytest.raises(
+        ValueError, match=r"SciPy takes one matrix, but H is a batch of .*\(2, 6, 6\)"
+    ):
+        net.hessian(np.ones(2), np.ones(2)).to_scipy()

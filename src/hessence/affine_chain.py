@@ -9,7 +9,7 @@ layer and S that of the weights after it, a change dV = [dW, db] matters only th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -67,15 +67,19 @@ class AffineChain(Operator):
         ]
         return list(zip(heights, widths, strict=True))
 
+    @property
+    def around(self) -> tuple[list[Tensor], list[Tensor]]:
+        """What of the products before and after each layer its V meets."""
+        before, after = self.product.before[:-1], self.product.after[1:]
+        return (
+            [p[:width] for p, (_, width) in zip(before, self.sizes, strict=True)],
+            [s[:, :rows] for s, (rows, _) in zip(after, self.sizes, strict=True)],
+        )
+
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
-        reduced = AffineRange(self)
-        if reduced.size > DENSE_LIMIT:
-            raise ValueError(
-                f"{reduced.size} of the {self.shape[0]} dimensions of the parameters matter, more "
-                f"than the {DENSE_LIMIT} that a dense solver is given."
-            )
-        return Spectrum(reduced.blocks(), "range reduction")
+        require_small(range_size(*self.around), self.shape[0])
+        return Spectrum(AffineRange(self).blocks(), "range reduction")
 
     def trace(self) -> Tensor:
         """Return the sum of the diagonal, read column by column."""
@@ -124,8 +128,31 @@ class AffineRange(RangeReduction):
     def __init__(self, H: AffineChain) -> None:
         self._xp = api.array_namespace(H.slope)
         self._hessian = H  # type: ignore[assignment]
-        before, after = H.product.before[:-1], H.product.after[1:]
         self._bases = [
-            (self._leading(s[:, :rows].T), self._leading(p[:width]))
-            for p, s, (rows, width) in zip(before, after, H.sizes, strict=True)
+            (self._leading(s.T), self._leading(p)) for p, s in zip(*H.around, strict=True)
         ]
+
+
+def range_size(before: Sequence[Tensor], after: Sequence[Tensor]) -> int:
+    """Return in how many dimensions of its layers a product of matrices has curvature.
+
+    Parameters
+    ----------
+    before, after : sequence of tensor
+        For each layer the product P of those before it and S of those after it: a change dV that
+        vanishes in dV P and in S dV is flat.
+    """
+    total = 0
+    for p, s in zip(before, after, strict=True):
+        a, b = int(torch.linalg.matrix_rank(p)), int(torch.linalg.matrix_rank(s))
+        total += s.shape[1] * a + b * p.shape[0] - a * b
+    return total
+
+
+def require_small(size: int, parameters: int) -> None:
+    """Refuse an eigenproblem that is too large, before any work goes into it."""
+    if size > DENSE_LIMIT:
+        raise ValueError(
+            f"{size} of the {parameters} dimensions of the parameters matter, more than the "
+            f"{DENSE_LIMIT} that a dense solver is given."
+        )

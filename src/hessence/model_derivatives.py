@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+Function = Callable[[list[Tensor]], Tensor]
+"""A function of several tensors with a number for its value."""
+
 VARIABLES = 2048
 """In how many variables a loss is differentiated twice: each takes a pass over the data."""
 
@@ -19,7 +22,7 @@ ENTRIES = 2**24
 
 
 def derivatives(
-    function: Callable[[list[Tensor]], Tensor], variables: Sequence[Tensor], inputs: Tensor
+    function: Function, variables: Sequence[Tensor], inputs: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return gradient (q,) and Hessian (q, q) of a function of tensors with q entries in all.
 
@@ -38,6 +41,13 @@ def derivatives(
     if not (gradient.isfinite().all() and hessian.isfinite().all()):
         raise ValueError("its derivatives are not finite.")
     return gradient.detach(), (hessian + hessian.T) / 2
+
+
+def gradient_of(function: Function, variables: Sequence[Tensor]) -> Tensor:
+    """Return the gradient (q,) of a function of tensors with q entries in all."""
+    leaves = [v.detach().clone().requires_grad_() for v in variables]
+    with torch.enable_grad():
+        return flat_gradient(function(leaves), leaves).detach()
 
 
 def flat_gradient(value: Tensor, leaves: list[Tensor]) -> Tensor:

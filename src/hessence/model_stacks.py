@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hessence.affine_chain import AffineChain
+from hessence.affine_chain import AffineChain, range_size, require_small
 from hessence.matrix_objectives import Dense, Separable
 from hessence.model_derivatives import VARIABLES, derivatives
 from hessence.model_layers import Layer, flatten, is_plain
@@ -25,6 +25,7 @@ from hessence.networks.products import gram
 from hessence.networks.scalar_affine import ScalarAffine
 from hessence.networks.scalar_linear import ScalarLinear
 from hessence.networks.scalar_relu import ScalarReLU
+from hessence.networks.twin_blocks import TwinReduction
 from hessence.networks.two_layer_linear import TwoLayerLinear
 from hessence.rearranged import OneLayer, Rearranged
 
@@ -194,7 +195,31 @@ def linear_chain(stack: Stack) -> Rearranged:
     hessian, factor = _of_product(weights, x, stack)
     if len(weights) == 1 and isinstance(hessian.bend, Separable):
         return OneLayer(hessian, factor, order)
+    if hessian.slope.any() and not _may_be_aligned(hessian):
+        require_small(_size(hessian), hessian.shape[-1])
     return Rearranged(hessian, factor, order)
+
+
+def _size(hessian: LinearHessian) -> int:
+    """Return the size of the eigenproblem that the exact routes for any weights lead to."""
+    if len(hessian.weights) == 2:
+        return TwinReduction(hessian).bound
+    return range_size(hessian.before[:-1], hessian.after[1:])
+
+
+def _may_be_aligned(hessian: LinearHessian) -> bool:
+    """Whether the network could be aligned with its data, which takes long to find out.
+
+    Then its first layer and the data share singular vectors, and so do its last layer and the
+    slope: their Gram matrices commute.
+    """
+    if not isinstance(hessian.bend, Separable):
+        return False
+    first, last, slope = hessian.weights[0], hessian.weights[-1], hessian.slope
+    return all(
+        (a @ b - b @ a).norm() <= 1e5 * torch.finfo(a.dtype).eps * a.norm() * b.norm()
+        for a, b in ((first.T @ first, hessian.bend.variance), (last @ last.T, slope @ slope.T))
+    )
 
 
 def affine_chain(stack: Stack) -> Rearranged:

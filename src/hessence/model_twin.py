@@ -23,25 +23,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hessence.blocks import Block, Isometry
-from hessence.model_derivatives import VARIABLES, derivatives, flat_gradient, flatten_like
+from hessence.model_derivatives import (
+    VARIABLES,
+    derivatives,
+    flat_gradient,
+    flatten_like,
+    gradient_of,
+)
 from hessence.model_layers import Layer, NotRecognised, linear_runs
 from hessence.model_pair import Pair, PairReduction, Places
 from hessence.model_stacks import Stack
 from hessence.networks.ggn_blocks import DENSE_LIMIT
-from hessence.operators import Operator
-from hessence.spectra import Spectrum
+from hessence.twin_hessian import TwinHessian
 
 
-def twin_hessian(stack: Stack) -> TwinHessian:
+def hessian_by_twin(stack: Stack) -> TwinHessian:
     """Return the exact Hessian of a model with pairs of layers that are wide enough.
 
     Raises
@@ -53,11 +55,6 @@ def twin_hessian(stack: Stack) -> TwinHessian:
     chosen = _choose(stack)
     try:
         hessian = _collapse(stack, chosen)
-        if hessian.core_bound > DENSE_LIMIT:
-            raise NotRecognised(
-                f"the narrow twin of layers {hessian.names} leaves an eigenproblem of size "
-                f"{hessian.core_bound}, more than the {DENSE_LIMIT} that a dense solver is given."
-            )
         _verify(stack, hessian)
     except (ValueError, TypeError, RuntimeError) as error:
         raise NotRecognised(f"the loss cannot be differentiated twice: {error}") from error
@@ -136,18 +133,38 @@ def _collapse(stack: Stack, chosen: list[tuple[Layer, Layer]]) -> TwinHessian:
             values[f"{second.name}.weight"] = torch.eye(len(M), dtype=M.dtype, device=M.device)
         return model_loss(stack, values)
 
-    gradient, second_derivative = derivatives(loss, leaves, stack.inputs)
+    pairs = _pairs(chosen, factors, gradient_of(loss, leaves), places)
+    indices = [torch.arange(places[name].start, places[name].stop) for name in others]
+    rest = torch.cat([torch.arange(0), *indices]).to(stack.inputs.device)
+    _require_small(pairs, len(rest))
+    return TwinHessian(pairs, derivatives(loss, leaves, stack.inputs)[1], rest)
+
+
+def _pairs(
+    chosen: list[tuple[Layer, Layer]],
+    factors: list[tuple[Tensor, Tensor]],
+    gradient: Tensor,
+    places: dict[str, slice],
+) -> tuple[Pair, ...]:
     pairs, start = [], 0
     for layers, (A, B) in zip(chosen, factors, strict=True):
         end = start + len(A) * B.shape[1]
         slope = gradient[start:end].reshape(len(A), -1)
         first, second = layers
-        own = _places_of(layers, places)
-        pairs.append(Pair(A, B, slope, own, (first.name, second.name)))
+        pairs.append(Pair(A, B, slope, _places_of(layers, places), (first.name, second.name)))
         start = end
-    indices = [torch.arange(places[name].start, places[name].stop) for name in others]
-    rest = torch.cat([torch.arange(0), *indices]).to(gradient.device)
-    return TwinHessian(tuple(pairs), second_derivative, rest)
+    return tuple(pairs)
+
+
+def _require_small(pairs: tuple[Pair, ...], others: int) -> None:
+    """Refuse a twin that is too large, before its second derivatives are worked out."""
+    size = sum(PairReduction(pair).bound for pair in pairs) + others
+    if size > DENSE_LIMIT:
+        names = ", ".join(repr(name) for pair in pairs for name in pair.names)
+        raise NotRecognised(
+            f"the narrow twin of layers {names} leaves an eigenproblem of size {size}, more than "
+            f"the {DENSE_LIMIT} that a dense solver is given."
+        )
 
 
 def _factors(pair: tuple[Layer, Layer]) -> tuple[Tensor, Tensor]:
@@ -206,113 +223,3 @@ def _verify(stack: Stack, hessian: TwinHessian) -> None:
             f"layers {hessian.names} are used in another way than one after the other, or the loss "
             "is random: a product with the model's own Hessian comes out differently."
         )
-
-
-# The Hessian of the whole.
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class TwinHessian(Operator):
-    """The Hessian of a model with wide pairs of layers.
-
-    Attributes
-    ----------
-    pairs : tuple of Pair
-        The pairs.
-    curvature : tensor (q, q)
-        The second derivative T of the loss in the products of the pairs and the other parameters.
-    rest : tensor of int
-        Where the other parameters are in the parameter vector.
-    """
-
-    pairs: tuple[Pair, ...]
-    curvature: Tensor
-    rest: Tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the matrix."""
-        p = len(self.rest) + sum(pair.A.numel() + pair.B.numel() for pair in self.pairs)
-        return p, p
-
-    @property
-    def _reference(self) -> Tensor:
-        return self.curvature
-
-    @property
-    def names(self) -> str:
-        """The names of the layers."""
-        return ", ".join(repr(name) for pair in self.pairs for name in pair.names)
-
-    @property
-    def core_bound(self) -> int:
-        """An upper bound of the eigenproblem that is left."""
-        return len(self.rest) + sum(reduction.bound for reduction in self._reductions)
-
-    def spectrum(self) -> Spectrum:
-        """Return all eigenvalues and eigenvectors."""
-        blocks = [b for red in self._reductions for b in red.blocks(self.shape[0])]
-        return Spectrum([*self._core(), *blocks], "narrow twin")
-
-    def trace(self) -> Tensor:
-        """Return tr(T J Jᵀ)."""
-        return (self.curvature * self._gram).sum()
-
-    def squared_norm(self) -> Tensor:
-        """Return the squared norms of Jᵀ T J and of F, and twice their inner product."""
-        bent = self.curvature @ self._gram
-        total = (bent * bent.T).sum()
-        start = 0
-        for pair in self.pairs:
-            own = slice(start, start + pair.size)
-            total = total + 2 * (self.curvature[own, own] * pair.turned_swap()).sum()
-            total = total + 2 * pair.A.shape[1] * (pair.slope * pair.slope).sum()
-            start += pair.size
-        return total
-
-    def _apply(self, columns: Tensor) -> Tensor:
-        changes = [pair.change(columns) for pair in self.pairs]
-        bent = self.curvature @ torch.cat([*changes, columns[self.rest]])
-        *of_pairs, of_rest = bent.split([*(len(c) for c in changes), len(self.rest)])
-        out = torch.zeros_like(columns)
-        out[self.rest] = of_rest
-        for pair, piece in zip(self.pairs, of_pairs, strict=True):
-            pair.pull(piece, columns, out)
-        return out
-
-    @cached_property
-    def _reductions(self) -> list[PairReduction]:
-        return [PairReduction(pair) for pair in self.pairs]
-
-    @cached_property
-    def _gram(self) -> Tensor:
-        """J Jᵀ, in the order of T."""
-        return torch.block_diag(*(pair.gram() for pair in self.pairs), self._rest_eye)
-
-    @property
-    def _rest_eye(self) -> Tensor:
-        size = len(self.rest)
-        return torch.eye(size, dtype=self.curvature.dtype, device=self.curvature.device)
-
-    def _core(self) -> list[Block]:
-        reductions = self._reductions
-        sizes = [*(reduction.size for reduction in reductions), len(self.rest)]
-        if not sum(sizes):
-            return []
-        jacobian = torch.block_diag(*(red.jacobian for red in reductions), self._rest_eye)
-        swap = torch.block_diag(*(red.swap for red in reductions), 0 * self._rest_eye)
-        matrix = jacobian.T @ self.curvature @ jacobian + swap
-        matrix = (matrix + matrix.T) / 2
-
-        def carry(coordinates: Tensor, copies: Tensor) -> Tensor:
-            *of_pairs, of_rest = (coordinates[:, None] * copies).split(sizes)
-            out = copies.new_zeros(self.shape[0], copies.shape[1])
-            out[self.rest] = of_rest
-            for reduction, piece in zip(reductions, of_pairs, strict=True):
-                reduction.carry(piece, out)
-            return out
-
-        def isometry(_: int) -> Isometry:
-            return carry
-
-        return [Block(matrix, ("twin",) * len(matrix), isometry)]

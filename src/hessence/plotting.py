@@ -10,6 +10,7 @@ import numpy as np
 from hessence.arrays import to_numpy
 
 if TYPE_CHECKING:
+    from hessence.curvature.history import History
     from hessence.dynamics.scalar import ScalarTrajectory
     from hessence.dynamics.trajectory import Trajectory
     from hessence.krylov.density_result import Density
@@ -19,6 +20,8 @@ COLOURS = ("#0b6e99", "#d1495b", "#66a182", "#edae49", "#6a4c93", "#8d6b48", "#2
 GREY = "#7a7a7a"
 PHASES = {"early": "#fdf0d5", "late": "#e3f2e1", "divergent": "#fbe3e4"}
 MARKERS = {"outlier": "o", "bulk": "s"}
+FAR = 4.0
+"""A threshold above so many times all eigenvalues would flatten them in the picture."""
 
 
 def draw_spectrum(spectrum: Spectrum, ax: Any = None) -> Any:
@@ -105,6 +108,48 @@ def draw_sharpness(trajectory: Trajectory, ax: Any = None) -> Any:
     ax.margins(x=0)
     ax.legend(frameon=False)
     return ax
+
+
+def draw_history(history: History, ax: Any = None) -> Any:
+    """Draw what a monitor has measured: eigenvalues of Hessian and Gauss–Newton matrix, 2 / lr.
+
+    A threshold 2 / lr far above all eigenvalues is named in the legend and left out of sight.
+    """
+    ax = _axes(ax)
+    steps, marker = history.steps, "o" if len(history) < 2 else None
+    for i in range(history.k):
+        # The first is the sharpness; those after it fade, down to a third.
+        shade = 1.0 - 2 / 3 * i / max(history.k - 1, 1)
+        style = {"alpha": shade, "linewidth": 1.8 if i == 0 else 1.2, "marker": marker}
+        name = "sharpness" if i == 0 else f"top {history.k} of H" if i == 1 else None
+        ax.plot(steps, history.eigenvalues[:, i], color=COLOURS[0], label=name, **style)
+        if np.isfinite(history.ggn_eigenvalues[:, i]).any():
+            name = "Gauss–Newton" if i == 0 else None
+            values, style["linestyle"] = history.ggn_eigenvalues[:, i], "--"
+            ax.plot(steps, values, color=COLOURS[1], label=name, **style)
+    _draw_threshold(ax, steps, 2 / history.lr, history)
+    ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
+    ax.set_xlabel("step")
+    ax.set_ylabel("eigenvalue")
+    ax.margins(x=0.02)
+    ax.legend(frameon=False)
+    return ax
+
+
+def _draw_threshold(ax: Any, steps: Any, thresholds: Any, history: History) -> None:
+    known = np.isfinite(thresholds)
+    if not known.any():
+        return
+    values = np.concatenate([history.eigenvalues.ravel(), history.ggn_eigenvalues.ravel()])
+    top = np.abs(values[np.isfinite(values)]).max(initial=0.0)
+    lowest = thresholds[known].min()
+    style = {"color": "black", "linestyle": "--", "linewidth": 1}
+    if top > 0 and lowest > FAR * top:
+        ax.plot([], [], label=f"2 / lr, at {lowest:.3g} and above", **style)
+    elif (thresholds[known] == lowest).all():
+        ax.axhline(lowest, label="2 / lr", **style)
+    else:
+        ax.plot(steps, thresholds, label="2 / lr", **style)
 
 
 def draw_sweep(

@@ -34,9 +34,12 @@ class ProgressBar:
         self._shown = stream.isatty()
         self.begin("", None)
 
-    def begin(self, label: str, total: int | None) -> None:
-        """Start a new stage; `total` is None if its end is not known."""
-        self._label, self._total = label, total
+    def begin(self, label: str, total: int | None, already: int = 0) -> None:
+        """Start a new stage; `total` is None if its end is not known.
+
+        What was `already` done before the stage began does not count in its pace.
+        """
+        self._label, self._total, self._already = label, total, already
         self._start = time.monotonic()
         self._last = 0.0
 
@@ -46,8 +49,8 @@ class ProgressBar:
         if not self._shown or now - self._last < PAUSE:
             return
         self._last = now
-        self._stream.write("\r\x1b[K" + line(self._label, done, self._total, self._unit,
-                                              now - self._start))  # fmt: skip
+        text = line(self._label, done, self._total, self._unit, now - self._start, self._already)
+        self._stream.write("\r\x1b[K" + text)
         self._stream.flush()
 
     def clear(self) -> None:
@@ -57,7 +60,9 @@ class ProgressBar:
             self._stream.flush()
 
 
-def line(label: str, done: int, total: int | None, unit: str, seconds: float) -> str:
+def line(
+    label: str, done: int, total: int | None, unit: str, seconds: float, already: int = 0
+) -> str:
     """Return the text of the line.
 
     Examples
@@ -70,6 +75,19 @@ def line(label: str, done: int, total: int | None, unit: str, seconds: float) ->
     if not total:
         return f"{label}  {done} {unit}"
     filled = round(WIDTH * min(1.0, done / total))
-    left = seconds * (total - done) / done if done else float("inf")
+    bar = "█" * filled + " " * (WIDTH - filled)
+    return f"{label}  [{bar}] {tally(done, total, unit, seconds, already)}"
+
+
+def tally(done: int, total: int, unit: str, seconds: float, already: int = 0) -> str:
+    """Return how much is done, and the time left at the pace so far.
+
+    Examples
+    --------
+    >>> tally(256, 1024, "products", 5.0)
+    '256/1024 products, 0:15 left'
+    """
+    fresh = done - already
+    left = seconds * (total - done) / fresh if fresh > 0 else float("inf")
     said = f", {int(left) // 60}:{int(left) % 60:02d} left" if left < 1e6 else ""
-    return f"{label}  [{'█' * filled}{' ' * (WIDTH - filled)}] {done}/{total} {unit}{said}"
+    return f"{done}/{total} {unit}{said}"

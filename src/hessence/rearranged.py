@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessence.blocks import Block, Isometry
+from hessence.blocks import Block, Isometry, eigenvalues
 from hessence.operators import Operator
 from hessence.spectra import Spectrum
 
@@ -60,12 +60,9 @@ class Rearranged(Operator):
             carry = block.isometry(sibling)
             return lambda coordinates, copies: self._arrange(carry(coordinates, copies))
 
-        return replace(
-            block,
-            matrix=self.factor * block.matrix,
-            values=None if block.values is None else self.factor * block.values,
-            isometry=isometry,
-        )
+        # A positive factor leaves the eigenvectors and their order alone, so the matrix may stay.
+        values = eigenvalues(block.matrix) if block.values is None else block.values
+        return replace(block, values=self.factor * values, isometry=isometry)
 
 
 class OneLayer(Rearranged):

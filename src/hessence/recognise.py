@@ -24,7 +24,7 @@ from hessence.model_stacks import (
     scalar_linear,
     scalar_relu,
 )
-from hessence.model_twin import twin_hessian
+from hessence.model_twin import hessian_by_twin
 from hessence.spectra import Spectrum
 
 __all__ = ["Criterion", "NotRecognised", "Recognition", "recognise"]
@@ -177,8 +177,8 @@ class Rule:
         """Whether the rule is for this stack and its loss."""
         return (
             re.fullmatch(self.kinds, stack.kinds) is not None
-            and (stack.is_scalar or not self.scalar)
-            and (stack.factor is not None or not self.squared)
+            and (not self.scalar or stack.is_scalar)
+            and (not self.squared or stack.factor is not None)
         )
 
     def apply(self, stack: Stack) -> Recognition:
@@ -200,7 +200,7 @@ class Rule:
 TWIN = Rule(
     "narrow twin of layers {operator.names}",
     ".*",
-    twin_hessian,
+    hessian_by_twin,
     "hidden directions that neither layer of a pair uses give a bulk ±σᵢ(∂loss/∂M), M the product "
     "of the two; the rest is a network of the width that they use",
 )

@@ -27,9 +27,7 @@ def dense_hessian(value, tensors):
     """Differentiate value() twice, its gradient number by number."""
     tensors = list(tensors)
     with sdpa_kernel(SDPBackend.MATH):
-        slopes = torch.autograd.grad(
-            value(), tensors, create_graph=True, materialize_grads=True
-        )
+        slopes = torch.autograd.grad(value(), tensors, create_graph=True, materialize_grads=True)
     return jacobian(flat(slopes), tensors).detach()
 
 

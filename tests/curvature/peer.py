@@ -7,7 +7,7 @@ with warnings.catch_warnings():
     import curvlinops
 
 
-def operator(kind, case):
+def peer(kind, case):
     """Return curvlinops' "Hessian" or "GGN" of a problem."""
     make = getattr(curvlinops, f"{kind}LinearOperator")
     parameters = list(case.model.parameters())

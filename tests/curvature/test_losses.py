@@ -1,6 +1,7 @@
 """Losses as users give them: every one means on batches what it means on all data at once."""
 
 import functools
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -253,6 +254,22 @@ def test_a_sum_is_told_from_a_mean_by_single_samples_and_at_zero_loss():
             assert_same(hs.hessian(model, data, function).dense(), expected)
 
 
+def test_batches_without_samples():
+    """The mean over nothing is not a number; there is no such batch."""
+    model, x, y = mlp(), numbers(SAMPLES, 2), real()
+    data = [(x[:0], y[:0]), (x[:5], y[:5]), (x[:0], y[:0]), (x[5:], y[5:])]
+    expected = dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters())
+
+    def own(prediction, target):
+        return (prediction - target).pow(2).mean()
+
+    def closure(model, batch):
+        return own(model(batch[0]), batch[1])
+
+    for loss in (nn.MSELoss(), own, closure):
+        assert_same(hs.hessian(model, data, loss).dense(), expected)
+
+
 def own_cross_entropy(prediction, target):
     return F.cross_entropy(prediction, target)
 
@@ -314,6 +331,23 @@ def test_batches_that_are_dictionaries():
     expected = dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters())
     assert_same(hs.hessian(model, data, loss).dense(), expected)
     assert_same(hs.hessian(model, {"input": x, "target": y}, loss).dense(), expected)
+
+
+class Labelled(NamedTuple):
+    inputs: torch.Tensor
+    labels: torch.Tensor
+
+
+def test_batches_that_are_named_tuples():
+    model, x, y = mlp(), numbers(SAMPLES, 2), classes()
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch.inputs), batch.labels)
+
+    expected = dense_hessian(lambda: F.cross_entropy(model(x), y), model.parameters())
+    data = [Labelled(a, b) for a, b in batches(x, y)]
+    assert_same(hs.hessian(model, data, loss).dense(), expected)
+    assert_same(hs.hessian(model, Labelled(x, y), nn.CrossEntropyLoss()).dense(), expected)
 
 
 def test_a_closure_that_returns_more_than_the_loss_is_told_so():

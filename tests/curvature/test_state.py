@@ -106,7 +106,7 @@ def use(operator, model, **options):
     v = torch.ones(H.shape[0], dtype=torch.float64)
     H @ v
     H @ torch.stack([v, 2 * v], dim=1)
-    H.loss(), H.gradient(), H.check(), H.block("4") @ v[: H.block("4").shape[0]]
+    H.loss(), H.gradient(), H.check(), H.block("0") @ v[: H.block("0").shape[0]]
     return H
 
 
@@ -146,12 +146,13 @@ from torch import nn
 import hessence as hs
 
 torch.set_num_threads(1)
-model = nn.Sequential(nn.Linear(50, 400), nn.Dropout(0.5), nn.Tanh(), nn.Linear(400, 400), nn.Tanh(),
-                      nn.Linear(400, 1))
+model = nn.Sequential(nn.Linear(50, 400), nn.Dropout(0.5), nn.Tanh(), nn.Linear(400, 400),
+                      nn.Tanh(), nn.Linear(400, 1))
 x, y = torch.randn(4000, 50), torch.randn(4000, 1)
 before = {name: t.clone() for name, t in model.state_dict().items()}
 H = hs.hessian(model, (x, y), memory=0, eval_mode=True)
 v = torch.ones(H.shape[0])
+H @ v  # PyTorch loads parts of itself on first use
 print("ready", flush=True)
 try:
     while True:
@@ -167,15 +168,14 @@ print("untouched")
 """
 
 
-@pytest.mark.parametrize("delay", [0.2, 0.33])
-def test_a_real_interrupt(delay):
+def test_a_real_interrupt():
     program = textwrap.dedent(INTERRUPTED)
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "ready\n"
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(delay)
+            process.wait(0.3)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == ("untouched\n", 0), err
@@ -261,9 +261,10 @@ def test_spectral_norm_while_training():
 @pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
 def test_an_operator_stays_while_training_goes_on(operator, memory):
     case = problem("batch_norm")
-    H = operator(case.model, case.data, case.loss, memory=memory)
+    options = {"memory": memory, "mode": "vectors"}
+    H = operator(case.model, case.data, case.loss, **options)
     early = H.dense() if memory is None else None
-    expected = operator(case.model, case.data, case.loss).dense()
+    expected = operator(case.model, case.data, case.loss, **options).dense()
     case.model.train()
     optimiser = torch.optim.SGD(case.model.parameters(), lr=0.1)
     for _ in range(3):

@@ -46,7 +46,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--probes", type=int, default=16, help="random vectors of the density (16)")
     parser.add_argument("--steps", type=int, default=64, help="products for each of them (64)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random vectors (0)")
-    parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="where to write"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=run)
 
@@ -114,7 +116,9 @@ def _built(build: Callable[[], Any], target: str) -> tuple[Any, Any, Any]:
     except Exception as error:
         raise CommandError(f"{target} failed: {type(error).__name__}: {error}") from error
     if not isinstance(result, tuple) or len(result) not in (2, 3):
-        raise CommandError(f"{target} must return model, data and loss, got {type(result).__name__}.")
+        raise CommandError(
+            f"{target} must return model, data and loss, got {type(result).__name__}."
+        )
     return (*result, None) if len(result) == 2 else result
 
 

@@ -12,8 +12,12 @@ from hessence.commands.failures import CommandError
 
 def add(commands: Any) -> None:
     """Add the command to the parser's commands."""
-    parser = commands.add_parser("demo", help="show every network at work, with pictures and a page")
-    parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write")
+    parser = commands.add_parser(
+        "demo", help="show every network at work, with pictures and a page"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="where to write"
+    )
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.set_defaults(run=run)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
-from hessence.curvature.criteria import is_pair, tensors_in
+from hessence.curvature.batch_parts import first_length, is_pair, tensors_in
 
 _END = object()
 
@@ -71,7 +71,8 @@ class Batches:
                 batch = next(source, _END)
             if batch is _END:
                 return
-            yield _move(batch, self._device)
+            if not _has_no_samples(batch):
+                yield _move(batch, self._device)
 
     @staticmethod
     def _require_filled(batch: Any) -> None:
@@ -171,12 +172,11 @@ def _source(data: Any) -> Iterable[Any]:
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        return DataLoader(data, batch_size=DATASET_BATCH)
+        data = DataLoader(data, batch_size=DATASET_BATCH)
     if isinstance(data, (tuple, dict)) or _is_listed_pair(data):
         return [data]
-    if isinstance(data, DataLoader):  # whose iterators may start processes
-        return data
-    iterator = iter_or_none(data)
+    # Loaders are not tried out, since their iterators may start processes.
+    iterator = () if isinstance(data, DataLoader) else iter_or_none(data)
     if iterator is None:
         raise TypeError(
             f"data must be a pair (x, y) or an iterable of batches, got {type(data).__name__}."
@@ -224,6 +224,11 @@ def _require_same_samples(data: Any) -> None:
         )
 
 
+def _has_no_samples(batch: Any) -> bool:
+    """Whether there is nothing in a batch, of which no mean could be taken."""
+    return any(tensor.ndim for tensor in tensors_in(batch)) and first_length(batch) == 0
+
+
 def _move(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, Tensor):
         moved = batch.to(device)
@@ -232,7 +237,8 @@ def _move(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, dict):
         return {key: _move(value, device) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):
-        return tuple(_move(part, device) for part in batch)
+        parts = (_move(part, device) for part in batch)
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
     if hasattr(batch, "to") and hasattr(batch, "items"):  # the dictionaries of tokenizers
         return {key: _move(value, device) for key, value in batch.items()}
     return batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -115,7 +116,7 @@ def _compare(
     for i in range(STEPS):
         step = largest * 0.25**i
         slopes.append((move(step * v) - move(-step * v)) / (2 * step))
-    gaps = [float((a - b).norm()) for a, b in zip(slopes, slopes[1:], strict=False)]
+    gaps = [float((a - b).norm()) for a, b in pairwise(slopes)]
     best = int(np.argmin(gaps))
     # Central differences are off by the square of the step: a sixteenth for a quarter.
     extrapolated = slopes[best + 1] + (slopes[best + 1] - slopes[best]) / 15

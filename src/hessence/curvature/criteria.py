@@ -12,17 +12,29 @@ import contextlib
 import copy
 import functools
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hessence.curvature import loss_curvature
+from hessence.curvature.batch_parts import is_pair
+from hessence.curvature.criterion import Criterion, PairCriterion, predict
 from hessence.curvature.loss_curvature import LossHessian
+from hessence.curvature.own_criteria import ClosureCriterion, FunctionCriterion
 from hessence.losses import NAMED, PointwiseLoss, as_loss
+
+__all__ = [
+    "ClosureCriterion",
+    "Criterion",
+    "FunctionCriterion",
+    "PairCriterion",
+    "PointwiseCriterion",
+    "TorchCriterion",
+    "as_criterion",
+    "predict",
+]
 
 ELEMENTWISE = (
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss,
@@ -53,51 +65,6 @@ MODEL_NAMES = frozenset({"model", "module", "net", "network"})
 """A function whose first parameter has one of these names is a closure."""
 
 
-class Criterion(ABC):
-    """A loss of a model on a batch."""
-
-    averaged: bool
-    """Whether the totals are divided by the counts."""
-
-    @abstractmethod
-    def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
-        """Return the total over the batch, and its count."""
-
-
-class PairCriterion(Criterion):
-    """A loss of predictions and targets: batches are pairs (input, target)."""
-
-    separable = False
-    """Whether samples are known not to interact, so that batches may be merged and split."""
-
-    def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
-        """Return the total over the batch, and its count."""
-        inputs, target = batch
-        prediction = predict(model, inputs)
-        return self.sum(prediction, target), self.count(prediction, target)
-
-    @abstractmethod
-    def sum(self, prediction: Any, target: Any) -> Tensor:
-        """Return the total of a batch."""
-
-    @abstractmethod
-    def count(self, prediction: Any, target: Any) -> float:
-        """Return what the totals are to be divided by."""
-
-    def mean(self, prediction: Any, target: Any) -> Tensor:
-        """Return the loss if these are all predictions and targets."""
-        total = self.sum(prediction, target)
-        return total / self.count(prediction, target) if self.averaged else total
-
-    def hessian(self, prediction: Tensor, target: Any) -> LossHessian:
-        """Return how the total's second derivative in the prediction acts on a direction."""
-        return loss_curvature.by_autograd(lambda p: self.sum(p, target), prediction)
-
-    def half_mse_factor(self, prediction: Tensor, target: Any) -> float | None:
-        """Return c if the loss is c · ½ E‖f − y‖², the norm over all outputs; else None."""
-        return None
-
-
 class TorchCriterion(PairCriterion):
     """One of PyTorch's losses, with its reduction and weights."""
 
@@ -106,7 +73,7 @@ class TorchCriterion(PairCriterion):
         self.averaged = loss.reduction != "sum"
         self.separable = not _weighs_samples(loss, target)
         self._sum = copy.copy(loss)
-        self._sum.reduction = "sum"  # type: ignore[assignment]
+        self._sum.reduction = "sum"
 
     @classmethod
     def knows(cls, loss: Any) -> bool:
@@ -155,7 +122,7 @@ class TorchCriterion(PairCriterion):
         if not isinstance(self._loss, nn.MSELoss):
             return None
         samples = prediction.shape[0]
-        return 2 * samples / (self.count(prediction, target) if self.averaged else 1.0)
+        return float(2 * samples / (self.count(prediction, target) if self.averaged else 1.0))
 
 
 class PointwiseCriterion(PairCriterion):
@@ -187,110 +154,6 @@ class PointwiseCriterion(PairCriterion):
     def half_mse_factor(self, prediction: Tensor, target: Tensor) -> float | None:
         """Return 1 for the mean-squared error."""
         return 1.0 if self._loss == NAMED["mse"] else None
-
-
-class FunctionCriterion(PairCriterion):
-    """A function of (prediction, target): a mean over samples, or a sum where told so.
-
-    If it returns one number for each sample or element, their mean is taken.
-
-    Parameters
-    ----------
-    function : callable
-        The function.
-    averaged : bool
-        Whether it is a mean.
-    several : bool
-        Whether there are several batches, on each of which it must then be what it is said to be.
-    """
-
-    def __init__(
-        self,
-        function: Callable[[Any, Any], Tensor],
-        *,
-        averaged: bool = True,
-        several: bool = False,
-    ) -> None:
-        self.function = function
-        self.averaged = averaged
-        self._several = several
-
-    def sum(self, prediction: Any, target: Any) -> Tensor:
-        """Return the mean times the count, or the sum."""
-        value = _require_loss(self.function(prediction, target))
-        if value.ndim:
-            return value.mean() * _samples(prediction, target)
-        if self._several and self.averaged not in self._reductions(prediction, target):
-            raise ValueError(NOT_A_REDUCTION)
-        return value * _samples(prediction, target) if self.averaged else value
-
-    def count(self, prediction: Any, target: Any) -> float:
-        """Return the number of samples."""
-        return float(_samples(prediction, target))
-
-    def settled(self, prediction: Any, target: Any) -> FunctionCriterion:
-        """Find out from one batch whether the function is a mean over samples or a sum.
-
-        With all data in one batch there is nothing to find out.
-        """
-        found = self._reductions(prediction, target)
-        if len(found) == 2 and isinstance(prediction, Tensor):
-            # At zero loss the two are the same: look elsewhere, but among probabilities.
-            found &= self._reductions(0.9 * prediction.detach() + 0.05, target)
-        if not found:
-            raise ValueError(NOT_A_REDUCTION)
-        return FunctionCriterion(self.function, averaged=True in found, several=True)
-
-    def _reductions(self, prediction: Any, target: Any) -> set[bool]:
-        """Return what it can be, a mean (True) or a sum, by its values on parts of a batch."""
-        samples = _samples(prediction, target)
-        parts = [prediction, target]
-        if not all(isinstance(part, Tensor) and part.shape[:1] == (samples,) for part in parts):
-            return {True, False}
-        prediction = prediction.detach()
-        if samples == 1:
-            prediction, target = torch.cat([prediction] * 2), torch.cat([target] * 2)
-        half = max(1, samples // 2)
-        whole, first, second = (
-            float(_require_loss(self.function(prediction[part], target[part])).detach().mean())
-            for part in (slice(None), slice(half), slice(half, None))
-        )
-        share = half / len(prediction)
-        tolerance = 1e3 * torch.finfo(prediction.dtype).eps * (abs(first) + abs(second))
-        values = {True: share * first + (1 - share) * second, False: first + second}
-        return {kind for kind, value in values.items() if abs(value - whole) <= tolerance}
-
-
-NOT_A_REDUCTION = (
-    "loss must be a mean or a sum over samples for data in several batches, but its value on a "
-    "batch is neither of its values on the halves; give all data as one batch (x, y), or a closure "
-    "loss(model, batch) that returns a pair (mean, weight)."
-)
-
-
-class ClosureCriterion(Criterion):
-    """A function of (model, batch) that returns a mean over samples, or a pair (mean, weight)."""
-
-    averaged = True
-
-    def __init__(self, function: Callable[[nn.Module, Any], Any]) -> None:
-        self._function = function
-
-    def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
-        """Return the closure's value times the number of samples, or times its own weight."""
-        value = self._function(model, batch)
-        weight = first_length(batch) if isinstance(value, Tensor) else None
-        if isinstance(value, tuple) and len(value) == 2:
-            value, weight = value[0], _number(value[1])
-        if weight is None:
-            raise TypeError(
-                "loss must return a mean over samples, or a pair (mean, weight) with a number for "
-                f"the weight, got {type(value).__name__}."
-            )
-        value = _require_loss(value)
-        # The mean over nothing is not a number, and must not become a part of the sum.
-        total = value.mean() * weight if weight else value.new_zeros(())
-        return total, float(weight)
 
 
 def as_criterion(loss: Any, batch: Any) -> Criterion:
@@ -325,39 +188,6 @@ def as_criterion(loss: Any, batch: Any) -> Criterion:
     if is_pair(batch) and not _takes_model(loss):
         return FunctionCriterion(loss)
     return ClosureCriterion(loss)
-
-
-def predict(model: nn.Module, inputs: Any) -> Any:
-    """Call the model: with a tensor, with several as arguments, or with a dictionary by name."""
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
-
-
-def is_pair(batch: Any) -> bool:
-    """Whether a batch can be an input and a target."""
-    return isinstance(batch, (tuple, list)) and len(batch) == 2
-
-
-def first_length(batch: Any) -> int:
-    """Return the number of samples: the length of the first tensor in the batch."""
-    for tensor in tensors_in(batch):
-        if tensor.ndim:
-            return int(tensor.shape[0])
-    raise ValueError(
-        "data must have batches with at least one tensor whose first dimension counts samples."
-    )
-
-
-def tensors_in(batch: Any) -> list[Tensor]:
-    """Return all tensors of nested tuples, lists and dictionaries."""
-    if isinstance(batch, Tensor):
-        return [batch]
-    if isinstance(batch, dict):
-        batch = list(batch.values())
-    if isinstance(batch, (tuple, list)):
-        return [tensor for part in batch for tensor in tensors_in(part)]
-    return []
 
 
 def _named(name: str) -> Criterion:
@@ -400,13 +230,6 @@ def _weighs_samples(loss: nn.Module, target: Any) -> bool:
     return any(w is not None and w.numel() > 1 and w.ndim >= dimensions for w in weights)
 
 
-def _number(weight: Any) -> float | None:
-    """Return a number or a tensor of one as a number, and None for anything else."""
-    if isinstance(weight, Tensor):
-        return float(weight.detach()) if weight.numel() == 1 else None
-    return float(weight) if isinstance(weight, (int, float)) else None
-
-
 def _require_tensor(prediction: Any) -> None:
     if not isinstance(prediction, Tensor):
         raise TypeError(
@@ -415,20 +238,19 @@ def _require_tensor(prediction: Any) -> None:
         )
 
 
-def _samples(prediction: Any, target: Any) -> int:
-    return first_length([prediction, target])
-
-
 def _require_same_shape(prediction: Any, target: Tensor) -> None:
     _require_tensor(prediction)
     if tuple(prediction.shape) != tuple(target.shape):
-        raise ValueError(
-            f"data: the target must have the prediction's shape {tuple(prediction.shape)}, "
-            f"got {tuple(target.shape)}."
-        )
+        wanted, got = _shapes(prediction, target)
+        raise ValueError(f"data: the target must have the prediction's shape {wanted}, got {got}.")
 
 
-def _require_loss(value: Any) -> Tensor:
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        raise TypeError(f"loss must return a tensor of real numbers, got {type(value).__name__}.")
-    return value
+def _shapes(*tensors: Tensor) -> list[str]:
+    """Write out shapes, with n for a common number of samples, which may be that of a trial."""
+    shapes: list[list[Any]] = [list(t.shape) for t in tensors]
+    if len({t.shape[:1] for t in tensors}) == 1 and all(shapes):
+        shapes = [["n", *shape[1:]] for shape in shapes]
+    texts = [", ".join(map(str, shape)) for shape in shapes]
+    return [
+        f"({text},)" if len(s) == 1 else f"({text})" for s, text in zip(shapes, texts, strict=True)
+    ]

@@ -44,7 +44,8 @@ class Space:
         """Return what is outside of the space, as a unit vector, and its share of the vector."""
         before = float(lengths(vector[:, None])[0])
         for _ in range(2 if len(self) else 0):
-            vector = vector - like(inner_products(self.rows, vector[:, None])[:, 0], vector) @ self.rows
+            along = inner_products(self.rows, vector[:, None])[:, 0]
+            vector = vector - like(along, vector) @ self.rows
         after = float(lengths(vector[:, None])[0])
         return vector / (after or 1.0), after / (before or 1.0)
 
@@ -53,8 +54,6 @@ class Space:
         columns = rows.mT
         image = self._H @ (columns[:, 0] if len(rows) == 1 else columns)
         image = image[None, :] if len(rows) == 1 else image.mT.contiguous()
-        if not bool(torch.isfinite(image).all()):
-            raise ValueError("H @ v contains NaN or infinity; check the model and its loss.")
         self.rows = torch.cat([self.rows, rows])
         self.images = torch.cat([self.images, image])
         inside = inner_products(self.rows, self.images.mT)

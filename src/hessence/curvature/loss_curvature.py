@@ -83,9 +83,7 @@ def by_autograd(total: Callable[[Tensor], Tensor], prediction: Tensor) -> LossHe
     return apply
 
 
-def _class_mass(
-    loss: nn.CrossEntropyLoss, logits: Tensor, target: Tensor, classes: int
-) -> Tensor:
+def _class_mass(loss: nn.CrossEntropyLoss, logits: Tensor, target: Tensor, classes: int) -> Tensor:
     """Return the mass s of every position, of the prediction's shape without the classes."""
     count = logits.shape[classes]
     weight = loss.weight if loss.weight is not None else logits.new_ones(count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,8 +20,11 @@ def budget(memory: float | None, device: torch.device) -> float:
     return available() / 2
 
 
-def graph_bytes(build: Callable[[], Any]) -> list[int]:
-    """Return the size of each tensor that a graph keeps alive; it is built once and thrown away."""
+def graph_bytes(build: Callable[[], Any], beside: Iterable[Tensor] = ()) -> list[int]:
+    """Return the size of each tensor that a graph keeps alive; it is built once and thrown away.
+
+    Tensors that are there beside the graph, such as the data, do not count.
+    """
     saved: list[Tensor] = []
 
     def pack(tensor: Tensor) -> int:
@@ -31,6 +34,8 @@ def graph_bytes(build: Callable[[], Any]) -> list[int]:
     with torch.autograd.graph.saved_tensors_hooks(pack, saved.__getitem__):
         build()
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
+    for tensor in beside:
+        storages.pop(tensor.untyped_storage().data_ptr(), None)
     # A node whose own output is in the list would otherwise keep itself alive.
     saved.clear()
     return list(storages.values())

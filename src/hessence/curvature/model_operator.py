@@ -7,7 +7,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -30,8 +30,12 @@ CLEARLY = 0.9
 """Blocks must take less than this share of the time of single vectors."""
 
 
-_recordable = torch.inference_mode(mode=False)
-"""What is made in inference mode cannot be part of a graph."""
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _recordable(method: Method) -> Method:
+    """Leave inference mode: what is made there cannot be part of a graph."""
+    return cast(Method, torch.inference_mode(mode=False)(method))
 
 
 class ModelOperator(Operator):
@@ -262,7 +266,7 @@ class ModelGgn(ModelOperator):
         own = self.setting.snapshot.parameters.leaves
         if not here.requires_grad:
             return [torch.zeros_like(leaf) for leaf in own]
-        return torch.autograd.grad(here, own, bent, materialize_grads=True)
+        return list(torch.autograd.grad(here, own, bent, materialize_grads=True))
 
 
 def hessian(

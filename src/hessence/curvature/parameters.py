@@ -46,6 +46,9 @@ class Parameters:
             others after them.
         """
         named = dict(model.named_parameters())
+        for name, parameter in named.items():
+            if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
+                raise ValueError(f"parameter {name!r} has no shape yet: call the model once first.")
         own = {id(p): name for name, p in named.items()}
         everywhere = model.named_parameters(remove_duplicate=False)
         aliases = {name: own[id(p)] for name, p in everywhere if name not in named}
@@ -86,7 +89,8 @@ class Parameters:
         parts = torch.split(flat, [leaf.numel() for leaf in self.leaves], dim=-1)
         lead = flat.shape[:-1]
         return tuple(
-            part.reshape((*lead, *leaf.shape)) for part, leaf in zip(parts, self.leaves, strict=True)
+            part.reshape((*lead, *leaf.shape))
+            for part, leaf in zip(parts, self.leaves, strict=True)
         )
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -126,9 +130,7 @@ def _listed(params: Any) -> list[Any]:
     return items
 
 
-def _matched(
-    names: Sequence[str], aliases: Mapping[str, str], patterns: Sequence[str]
-) -> set[str]:
+def _matched(names: Sequence[str], aliases: Mapping[str, str], patterns: Sequence[str]) -> set[str]:
     """Return the names that patterns match, by any name of the same tensor."""
     known = [*names, *(alias for alias, name in aliases.items() if name in names)]
     found = {name for pattern in patterns for name in matching(known, pattern)}
@@ -159,8 +161,6 @@ def _chosen(
 
 def _require_one_kind(tensors: Sequence[Tensor], names: Sequence[str]) -> None:
     for name, tensor in zip(names, tensors, strict=True):
-        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
-            raise ValueError(f"parameter {name!r} has no shape yet: call the model once first.")
         if tensor.dtype not in (torch.float32, torch.float64):
             raise TypeError(
                 f"parameter {name!r} is {str(tensor.dtype).removeprefix('torch.')}; spectra need "

@@ -9,7 +9,7 @@ from torch import Tensor
 
 def parallel() -> bool:
     """Whether this process is one of several that ``torch.distributed`` has joined."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return bool(dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
 
 
 def sum_tensor(tensor: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hessence.curvature import ranks
+from hessence.curvature.batch_parts import is_pair
 from hessence.curvature.batches import Batches, is_sample_pair
 from hessence.curvature.criteria import (
     ClosureCriterion,
@@ -17,7 +18,6 @@ from hessence.curvature.criteria import (
     FunctionCriterion,
     PairCriterion,
     as_criterion,
-    is_pair,
     predict,
 )
 from hessence.curvature.memory import budget
@@ -87,7 +87,7 @@ class Setting:
 
     @cached_property
     def separable(self) -> bool:
-        """Whether samples are on their own in model and loss, so that batches may be cut and merged.
+        """Whether samples are on their own in model and loss: batches may be cut and merged.
 
         Whether they are in the model is tried out: they are not if a mean is taken over the batch,
         or if the first dimension is time, as it is by default for PyTorch's recurrent layers.
@@ -99,6 +99,8 @@ class Setting:
             return False
         inputs = batch[0][:PROBE]
         whole = self.snapshot.run(predict, inputs)
+        # A target that does not fit is told of before anything is computed.
+        self.criterion.sum(whole, batch[1][:PROBE])
         try:
             parts = [self.snapshot.run(predict, x) for x in inputs.tensor_split(2)]
         except Exception:  # a model that knows the number of samples

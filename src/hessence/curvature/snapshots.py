@@ -101,7 +101,7 @@ class Snapshot:
                 module.training = training
 
 
-class _Stage(nn.Module):
+class _Stage(nn.Module):  # type: ignore[misc]
     """Lets ``functional_call`` swap the state of a model while any function of it runs."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -143,7 +143,7 @@ class ExactKernels:
             yield
 
 
-class _PlainWeightNorm(TorchFunctionMode):
+class _PlainWeightNorm(TorchFunctionMode):  # type: ignore[misc]
     """Writes w = g v / ‖v‖ out in operations that can be differentiated twice."""
 
     def __torch_function__(

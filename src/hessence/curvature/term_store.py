@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from hessence.curvature.batch_parts import tensors_in
 from hessence.curvature.batches import Batches, is_sample_pair, merged
 from hessence.curvature.chunk_size import chunk_size
 from hessence.curvature.memory import graph_bytes
@@ -98,7 +99,8 @@ class TermStore:
             if self._separable and is_sample_pair(batch):
                 self._measured = chunk_size(self._build, batch, self._memory)
             else:
-                self._measured = 1, float(sum(graph_bytes(lambda: self._build(batch))))
+                sizes = graph_bytes(lambda: self._build(batch), tensors_in(batch))
+                self._measured = 1, float(sum(sizes))
         return self._measured
 
     def _keep(self, index: int, term: Term) -> None:

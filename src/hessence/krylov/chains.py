@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, epsilon
+from hessence.arrays import Array, epsilon, like
 from hessence.krylov.gram_schmidt import subtract, take_out
 from hessence.krylov.probes import Probes
 from hessence.krylov.projected import Numbers
@@ -53,61 +53,73 @@ class Chain:
 
 
 def grow_chains(
-    product: ScaledProduct, probes: Probes, members: Sequence[int], steps: int, reference: Array
+    product: ScaledProduct, probes: Probes, members: Sequence[int], steps: int
 ) -> list[Chain]:
     """Run the recurrence from each of the members among the probes, `steps` steps at most."""
-    xp, count = api.array_namespace(reference), len(members)
-    start = probes.draw(members[0])
-    size = int(start.shape[0])
-    vectors = xp.empty(
-        (count, steps, size), dtype=reference.dtype, device=api.device(reference)
-    )  # touched as it fills
-    for i, member in enumerate(members):
-        vectors[i, 0, :] = start if i == 0 else probes.draw(member)
-    chains = [_Growing(vectors[i, :, :]) for i in range(count)]
-    for j in range(steps):
-        alive = [chain for chain in chains if not chain.ended]
-        if not alive:
-            break
-        columns = xp.matrix_transpose(xp.stack([chain.rows[j, :] for chain in alive]))
-        images = product(columns)
-        for i, chain in enumerate(alive):
-            chain.advance(images[:, i])
-    return [chain.finished() for chain in chains]
+    growing = _Growing(probes, members, steps)
+    while growing.steps < steps and not growing.ended.all():
+        growing.advance(product)
+    return growing.finished()
 
 
 class _Growing:
-    """A recurrence on its way; rows (steps, n) is where its basis goes, the first is its start."""
+    """Recurrences on their way. One that has ended stays where it is, as zeros."""
 
-    def __init__(self, rows: Array) -> None:
-        self.rows = rows
-        self.ended = False
-        self._diagonal: list[float] = []
-        self._couplings: list[float] = []
-        self._norm = self._defect = 0.0
+    def __init__(self, probes: Probes, members: Sequence[int], steps: int) -> None:
+        start = probes.draw(members[0])
+        self._xp = xp = api.array_namespace(start)
+        shape = (len(members), steps, int(start.shape[0]))
+        # Not zeros: memory is touched as the basis grows.
+        self._vectors = xp.empty(shape, dtype=start.dtype, device=api.device(start))
+        for i, member in enumerate(members):
+            self._vectors[i, 0, :] = probes.draw(member)
+        self.steps = 0
+        self.ended = np.zeros(len(members), dtype=bool)
+        self._lengths = np.full(len(members), steps)
+        self._diagonal, self._couplings = (np.zeros((len(members), steps)) for _ in range(2))
+        self._norm, self._defect = (np.zeros(len(members)) for _ in range(2))
 
-    def advance(self, image: Array) -> None:
-        """Take the next step, given the image of the newest vector."""
-        j, (steps, size) = len(self._diagonal), self.rows.shape
+    def advance(self, product: ScaledProduct) -> None:
+        """Take the next step: a product with the newest vectors, and what it has outside."""
+        j, (_, steps, size) = self.steps, self._vectors.shape
         first = max(j - 1, 0)
-        # By symmetry the image meets the last two vectors only; the whole basis is taken out of
+        # By symmetry the images meet the last two vectors only; the whole basis is taken out of
         # what they leave, which rounding has made necessary.
-        along = np.zeros(j + 1)
-        along[first:], rest = subtract(self.rows[first : j + 1, :], image)
-        correction, rest, coupling = take_out(self.rows[: j + 1, :], rest)
+        along = np.zeros((len(self.ended), j + 1))
+        along[:, first:], rest = subtract(self._vectors[:, first : j + 1, :], self._images(product))
+        correction, rest, coupling = take_out(self._vectors[:, : j + 1, :], rest)
         along += correction
-        self._norm = max(self._norm, float(np.hypot(np.linalg.norm(along), coupling)))
+        self._norm = np.maximum(self._norm, np.hypot(np.linalg.norm(along, axis=1), coupling))
         if j:
-            along[j - 1] -= self._couplings[-1]
-        self._defect = float(np.hypot(self._defect, np.linalg.norm(along[:j])))
-        self._diagonal.append(float(along[j]))
-        self.ended = j + 1 == size or coupling <= NEGLIGIBLE * epsilon(image) * self._norm
-        self._couplings.append(0.0 if self.ended else coupling)
-        if not self.ended and j + 1 < steps:
-            self.rows[j + 1, :] = rest / coupling
+            along[:, j - 1] -= self._couplings[:, j - 1]
+        self._defect = np.hypot(self._defect, np.linalg.norm(along[:, :j], axis=1))
+        ends = (coupling <= NEGLIGIBLE * epsilon(rest) * self._norm) | (j + 1 == size)
+        self._lengths = np.where(ends & ~self.ended, j + 1, self._lengths)
+        self.ended = self.ended | ends
+        self._diagonal[:, j] = along[:, j]
+        self._couplings[:, j] = np.where(self.ended, 0.0, coupling)
+        self.steps = j + 1
+        if self.steps < steps:
+            divisor = np.where(self.ended, np.inf, coupling)[:, None]
+            self._vectors[:, self.steps, :] = rest / like(divisor, rest)
 
-    def finished(self) -> Chain:
-        """Return the coefficients."""
-        return Chain(
-            np.asarray(self._diagonal), np.asarray(self._couplings), self._norm, self._defect
+    def finished(self) -> list[Chain]:
+        """Return the coefficients of each."""
+        return [
+            Chain(self._diagonal[i, :m], self._couplings[i, :m], self._norm[i], self._defect[i])
+            for i, m in enumerate(self._lengths)
+        ]
+
+    def _images(self, product: ScaledProduct) -> Array:
+        """Multiply the newest vectors of the recurrences that go on, all at once."""
+        xp = self._xp
+        newest = [self._vectors[i, self.steps, :] for i in range(len(self.ended))]
+        alive = [vector for vector, ended in zip(newest, self.ended, strict=True) if not ended]
+        images = product(xp.matrix_transpose(xp.stack(alive)))
+        columns = iter(range(len(alive)))
+        return xp.stack(
+            [
+                vector if ended else images[:, next(columns)]
+                for vector, ended in zip(newest, self.ended, strict=True)
+            ]
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,7 @@ from hessence.arrays import floating, to_numpy
 from hessence.krylov.projected import Numbers
 from hessence.krylov.smoothing import Rules
 
-ARRAYS = ("grid", "values", "error", "nodes", "weights")
-COMPANION = ("companion_nodes", "companion_weights")
+ARRAYS = ("grid", "values", "error")
 NUMBERS = ("products", "width", "message", "size")
 
 
@@ -122,73 +120,30 @@ class Density:
         >>> bool((again.values == density.values).all())
         True
         """
-        rules = self._rules
         return {
             **{name: getattr(self, name).tolist() for name in ARRAYS},
-            **{name: getattr(rules, name).tolist() for name in COMPANION},
             **{name: getattr(self, name) for name in NUMBERS},
             "ends": list(self.ends),
             "ends_error": list(self.ends_error),
-            "rounding": rules.rounding,
-            "chance": math.isfinite(rules.size),
+            "rules": self._rules.to_dict(),
             "remark": self._remark,
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Density:
         """Rebuild a density from ``to_dict``."""
-        arrays = {name: np.asarray(data[name], dtype=np.float64) for name in ARRAYS + COMPANION}
-        rules = Rules(
-            **{name: arrays[name] for name in ("nodes", "weights", *COMPANION)},
-            size=data["size"] if data["chance"] else math.inf,
-            rounding=data["rounding"],
-        )
+        rules = Rules.from_dict(data["rules"])
+        arrays: dict[str, Any] = {name: np.asarray(data[name], np.float64) for name in ARRAYS}
         (low, high), (low_error, high_error) = data["ends"], data["ends_error"]
         return cls(
-            **{name: arrays[name] for name in ARRAYS},
+            **arrays,
             **{name: data[name] for name in NUMBERS},
+            nodes=rules.nodes,
+            weights=rules.weights,
             ends=(low, high),
             ends_error=(low_error, high_error),
             _rules=rules,
             _remark=data["remark"],
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain data, exactly."""
-        return {
-            "grid": self.grid.tolist(),
-            "width": self.width,
-            "products": self.products,
-            "ends": list(self.ends),
-            "ends_error": list(self.ends_error),
-            "message": self.message,
-            "remark": self._remark,
-            "size": self.size,
-            "rules": self._rules.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Density:
-        """Rebuild a density from ``to_dict``."""
-        rules, grid = Rules.from_dict(data["rules"]), np.asarray(data["grid"], dtype=np.float64)
-        width = float(data["width"])
-        values, error = rules.density(grid, width)
-        low, high = (float(end) for end in data["ends"])
-        low_error, high_error = (float(end) for end in data["ends_error"])
-        return cls(
-            grid=grid,
-            values=values,
-            error=error,
-            nodes=rules.nodes,
-            weights=rules.weights,
-            products=int(data["products"]),
-            ends=(low, high),
-            ends_error=(low_error, high_error),
-            width=width,
-            message=str(data["message"]),
-            size=int(data["size"]),
-            _rules=rules,
-            _remark=bool(data["remark"]),
         )
 
     def plot(self, ax: Any = None, *, eigenvalues: Any = None) -> Any:

@@ -1,8 +1,9 @@
-"""Taking an orthonormal basis out of a vector, to working precision."""
+"""Taking an orthonormal basis out of a vector, to working precision; for a batch in lock-step."""
 
 from __future__ import annotations
 
 import array_api_compat as api
+import numpy as np
 
 from hessence.arrays import Array, like
 from hessence.krylov.inner import inner_products, lengths
@@ -12,33 +13,34 @@ SHRUNK = 0.7
 """A pass that leaves less than this of a vector is followed by another one."""
 
 
-def subtract(rows: Array, vector: Array) -> tuple[Numbers, Array]:
-    """Return the coefficients of a vector (n,) along rows (m, n), and the vector without them.
+def subtract(rows: Array, vectors: Array) -> tuple[Numbers, Array]:
+    """Return the coefficients (*batch, m) along rows (*batch, m, n), and the vectors without them.
 
-    One pass of classical Gram–Schmidt.
+    One pass of classical Gram–Schmidt for vectors (*batch, n).
     """
-    part = inner_products(rows, vector[:, None])[:, 0]
-    return part, vector - api.array_namespace(rows).matmul(like(part, rows), rows)
+    part = inner_products(rows, vectors[..., None])[..., 0]
+    weights = like(part[..., None, :], rows)
+    return part, vectors - api.array_namespace(rows).matmul(weights, rows)[..., 0, :]
 
 
-def take_out(rows: Array, vector: Array) -> tuple[Numbers, Array, float]:
-    """Return the coefficients along orthonormal rows, what is left of the vector, and its length.
+def take_out(rows: Array, vectors: Array) -> tuple[Numbers, Array, Numbers]:
+    """Return the coefficients along orthonormal rows, what is left of the vectors, and its length.
 
     What is left is orthogonal to the rows up to rounding of its own length: as long as a pass
     removes much, another one follows (Kahan's criterion; twice is enough, Giraud et al., Numer.
     Math. 101, 2005, so a third is the most there is).
     """
-    coefficients, vector = subtract(rows, vector)
-    length, removed = length_of(vector), float((coefficients**2).sum())
+    coefficients, vectors = subtract(rows, vectors)
+    removed, left = np.linalg.norm(coefficients, axis=-1), length_of(vectors)
     for _ in range(2):
-        if length * length >= SHRUNK**2 * (length * length + removed):
+        if (left >= SHRUNK * np.hypot(left, removed)).all():
             break
-        part, vector = subtract(rows, vector)
+        part, vectors = subtract(rows, vectors)
         coefficients = coefficients + part
-        length, removed = length_of(vector), float((part**2).sum())
-    return coefficients, vector, length
+        removed, left = np.linalg.norm(part, axis=-1), length_of(vectors)
+    return coefficients, vectors, left
 
 
-def length_of(vector: Array) -> float:
-    """Return the length of one vector (n,)."""
-    return float(lengths(vector[:, None])[0])
+def length_of(vectors: Array) -> Numbers:
+    """Return the lengths (*batch,) of vectors (*batch, n)."""
+    return np.asarray(lengths(vectors[..., None])[..., 0])

@@ -27,6 +27,9 @@ REACH = 5
 MOST_POINTS = 2**15
 """How many points all over the spectrum to look at, at most."""
 
+ENOUGH = 4
+"""From so many samples on, their spread is looked at too."""
+
 LEVEL = 0.975
 """Of the band on either side: 95 % in all."""
 
@@ -70,7 +73,7 @@ class Rules:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Rules:
         """Rebuild rules from ``to_dict``."""
-        numbers = {
+        numbers: dict[str, Any] = {
             name: None if value is None else np.asarray(value, dtype=np.float64)
             for name, value in data.items()
             if name not in ("size", "rounding")
@@ -102,7 +105,7 @@ class Rules:
             square += self.weights[i] @ kernel
         mean, square = samples.mean(axis=0), square / self.probes
         spread = student(self.probes) * self.standard_error(mean, square)
-        if self.probes > 1:
+        if self.probes >= ENOUGH:
             # Nodes that lie elsewhere for every vector make the samples vary by more than that.
             deviation = samples.std(axis=0, ddof=1) / np.sqrt(self.probes)
             spread = np.maximum(spread, student(self.probes - 1) * deviation)

@@ -1,0 +1,132 @@
+"""Losses that users write themselves: of predictions and targets, or of the model and a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hessence.curvature.batch_parts import first_length
+from hessence.curvature.criterion import Criterion, PairCriterion
+
+NOT_A_REDUCTION = (
+    "loss must be a mean or a sum over samples for data in several batches, but its value on a "
+    "batch is neither of its values on the halves; give all data as one batch (x, y), or a closure "
+    "loss(model, batch) that returns a pair (mean, weight)."
+)
+
+
+class FunctionCriterion(PairCriterion):
+    """A function of (prediction, target): a mean over samples, or a sum where told so.
+
+    If it returns one number for each sample or element, their mean is taken.
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    averaged : bool
+        Whether it is a mean.
+    several : bool
+        Whether there are several batches, on each of which it must then be what it is said to be.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any, Any], Tensor],
+        *,
+        averaged: bool = True,
+        several: bool = False,
+    ) -> None:
+        self.function = function
+        self.averaged = averaged
+        self._several = several
+
+    def sum(self, prediction: Any, target: Any) -> Tensor:
+        """Return the mean times the count, or the sum."""
+        value = _require_loss(self.function(prediction, target))
+        if value.ndim:
+            return value.mean() * _samples(prediction, target)
+        if self._several and self.averaged not in self._reductions(prediction, target):
+            raise ValueError(NOT_A_REDUCTION)
+        return value * _samples(prediction, target) if self.averaged else value
+
+    def count(self, prediction: Any, target: Any) -> float:
+        """Return the number of samples."""
+        return float(_samples(prediction, target))
+
+    def settled(self, prediction: Any, target: Any) -> FunctionCriterion:
+        """Find out from one batch whether the function is a mean over samples or a sum.
+
+        With all data in one batch there is nothing to find out.
+        """
+        found = self._reductions(prediction, target)
+        if len(found) == 2 and isinstance(prediction, Tensor):
+            # At zero loss the two are the same: look elsewhere, but among probabilities.
+            found &= self._reductions(0.9 * prediction.detach() + 0.05, target)
+        if not found:
+            raise ValueError(NOT_A_REDUCTION)
+        return FunctionCriterion(self.function, averaged=True in found, several=True)
+
+    def _reductions(self, prediction: Any, target: Any) -> set[bool]:
+        """Return what it can be, a mean (True) or a sum, by its values on parts of a batch."""
+        samples = _samples(prediction, target)
+        parts = [prediction, target]
+        if not all(isinstance(part, Tensor) and part.shape[:1] == (samples,) for part in parts):
+            return {True, False}
+        prediction = prediction.detach()
+        if samples == 1:
+            prediction, target = torch.cat([prediction] * 2), torch.cat([target] * 2)
+        half = max(1, samples // 2)
+        whole, first, second = (
+            float(_require_loss(self.function(prediction[part], target[part])).detach().mean())
+            for part in (slice(None), slice(half), slice(half, None))
+        )
+        share = half / len(prediction)
+        tolerance = 1e3 * torch.finfo(prediction.dtype).eps * (abs(first) + abs(second))
+        values = {True: share * first + (1 - share) * second, False: first + second}
+        return {kind for kind, value in values.items() if abs(value - whole) <= tolerance}
+
+
+class ClosureCriterion(Criterion):
+    """A function of (model, batch) that returns a mean over samples, or a pair (mean, weight)."""
+
+    averaged = True
+
+    def __init__(self, function: Callable[[nn.Module, Any], Any]) -> None:
+        self._function = function
+
+    def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
+        """Return the closure's value times the number of samples, or times its own weight."""
+        value = self._function(model, batch)
+        weight = float(first_length(batch)) if isinstance(value, Tensor) else None
+        if isinstance(value, tuple) and len(value) == 2:
+            value, weight = value[0], _number(value[1])
+        if weight is None:
+            raise TypeError(
+                "loss must return a mean over samples, or a pair (mean, weight) with a number for "
+                f"the weight, got {type(value).__name__}."
+            )
+        value = _require_loss(value)
+        # The mean over nothing is not a number, and must not become a part of the sum.
+        total = value.mean() * weight if weight else value.new_zeros(())
+        return total, weight
+
+
+def _samples(prediction: Any, target: Any) -> int:
+    return first_length([prediction, target])
+
+
+def _number(weight: Any) -> float | None:
+    """Return a number or a tensor of one as a number, and None for anything else."""
+    if isinstance(weight, Tensor):
+        return float(weight.detach()) if weight.numel() == 1 else None
+    return float(weight) if isinstance(weight, (int, float)) else None
+
+
+def _require_loss(value: Any) -> Tensor:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        raise TypeError(f"loss must return a tensor of real numbers, got {type(value).__name__}.")
+    return value

@@ -1,0 +1,185 @@
+"""The scale of the data against the spectrum (000 Figure 7, 001 Figure 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+import hessence as hs
+from hessence.experiments import Experiment, Finding, Record, Task
+from hessence.plotting import COLOURS, GREY
+
+SHOWN = 5
+"""Variances whose spectra are shown in full."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Linear networks in the standard parametrisation, on Gaussian inputs and targets."""
+
+    widths: tuple[int, ...] = (10, 100)
+    samples: int = 100_000
+    largest_variance: float = 20.0
+    variances: int = 21
+
+    def __post_init__(self) -> None:
+        if not self.widths or min(self.widths) < 2:
+            raise ValueError("widths must be at least 2")
+        if self.variances < 2 or self.samples < 2 or self.largest_variance <= 0:
+            raise ValueError("variances and samples must be at least 2, and variances positive")
+
+
+def tasks(settings: Settings) -> Iterator[Task]:
+    """One width and one variance at a time; the paper's σ² runs through (0, 20)."""
+    for width, step in product(settings.widths, range(1, settings.variances + 1)):
+        yield {"width": width, "variance": settings.largest_variance * step / settings.variances}
+
+
+def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
+    """Find the whole spectrum at initialisation, and certify it against the operator."""
+    width = task["width"]
+    # The standard parametrisation has variance 1/fan_in; the first layer's fan-in is one input.
+    v = rng.normal(size=width)
+    w = rng.normal(size=width) / width**0.5
+    noise, y = rng.normal(size=(2, settings.samples))
+    x = task["variance"] ** 0.5 * noise
+    net = hs.ScalarLinear(w, v)
+    hessian = net.hessian(x, y)
+    spectrum = hessian.spectrum()
+    smaller, larger = sorted(space.value for space in spectrum["outlier"])
+    return {
+        "larger_outlier": larger,
+        "smaller_outlier": smaller,
+        "bulk": max(space.value for space in spectrum["bulk"]),
+        "multiplicity": sum(space.multiplicity for space in spectrum["bulk"]) // 2,
+        "trace": spectrum.trace,
+        "residual": spectrum.verify(hessian).residual,
+    }
+
+
+def draw(settings: Settings, records: list[Record], figure: Any) -> None:
+    """Draw eigenvalues in the paper's order for some variances, and all against the variance."""
+    columns = len(settings.widths)
+    figure.set_size_inches(5.5 * columns, 7.6)
+    axes = figure.subplots(2, columns, squeeze=False)
+    for (upper, lower), width in zip(axes.T, settings.widths, strict=True):
+        rows = [record for record in records if record["width"] == width]
+        _draw_spectra(upper, rows)
+        upper.set_title(f"width {width}", fontsize=11)
+        variances = [row["variance"] for row in rows]
+        for name, sign, colour, style, label in (
+            ("larger_outlier", 1, COLOURS[1], "-", "larger outlier"),
+            ("smaller_outlier", 1, COLOURS[3], "-", "smaller outlier"),
+            ("bulk", 1, COLOURS[0], "--", "bulk, ±"),
+            ("bulk", -1, COLOURS[0], "--", None),
+        ):
+            values = [sign * row[name] for row in rows]
+            lower.plot(variances, values, style, color=colour, label=label)
+        lower.set_yscale("symlog", linthresh=1)
+        lower.axhline(0, color=GREY, linestyle=":", linewidth=1)
+        lower.set_xlabel("variance of the inputs")
+        lower.set_xlim(left=0)
+        lower.legend()
+    axes[0, 0].set_ylabel("eigenvalue")
+    axes[1, 0].set_ylabel("eigenvalue")
+
+
+def findings(settings: Settings, records: list[Record]) -> list[Finding]:
+    """Compare with Theorem 3.1 and what the paper reads from it."""
+    residual = max(record["residual"] for record in records)
+    copies = all(record["multiplicity"] == record["width"] - 1 for record in records)
+    paired = max(
+        abs((r["larger_outlier"] + r["smaller_outlier"]) / r["trace"] - 1) for r in records
+    )
+    off = {
+        name: max(_off_proportion(records, width, name) for width in settings.widths)
+        for name in ("larger_outlier", "smaller_outlier", "bulk")
+    }
+    worst = max(off.values())
+    spreads = [_spread(records, width) for width in settings.widths]
+    return [
+        Finding(
+            "the spectrum is ±δ, m − 1 times each, and two outliers",
+            "000 Thm 3.1, 001 Thm 1",
+            copies and residual < 1e-12,
+            f"largest residual {residual:.0e} in {len(records)} networks",
+        ),
+        Finding(
+            "the two outliers add up to the trace",
+            "001 eq 2",
+            paired < 1e-12,
+            f"largest deviation {paired:.0e}",
+        ),
+        Finding(
+            "eigenvalues scale in proportion to the variance of the inputs",
+            "000 §3.1, 001 §1",
+            worst < 0.05,
+            "largest deviation from proportionality: "
+            + ", ".join(f"{name.replace('_', ' ')} {value:.2%}" for name, value in off.items()),
+        ),
+        Finding(
+            "normalising the data brings the spectrum together",
+            "001 Fig 1",
+            min(spreads) > 1.5,
+            "the range of the eigenvalues grows from the smallest to the largest variance by "
+            + ", ".join(f"{spread:.1f}" for spread in spreads),
+        ),
+    ]
+
+
+def _draw_spectra(ax: Any, rows: list[Record]) -> None:
+    chosen = np.unique(np.linspace(0, len(rows) - 1, SHOWN).round().astype(int))
+    for row, shade in zip(
+        [rows[i] for i in chosen], np.linspace(0.3, 1.0, len(chosen)), strict=True
+    ):
+        m = row["multiplicity"]
+        bulk = np.repeat([-row["bulk"], row["bulk"]], m)
+        outliers = np.asarray([row["smaller_outlier"], row["larger_outlier"]])
+        values = np.sort(np.concatenate([bulk, outliers]))
+        ranks = np.arange(1, len(values) + 1)
+        label = f"σ² = {row['variance']:.3g}"
+        ax.plot(ranks, values, color=COLOURS[0], alpha=shade, linewidth=1.5, label=label)
+        places = np.searchsorted(values, outliers)
+        ax.plot(ranks[places], outliers, "o", color=COLOURS[1], alpha=shade, markersize=5)
+    ax.set_yscale("symlog", linthresh=1)
+    ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
+    ax.set_xlabel("rank of the eigenvalue, from the most negative (dots: outliers)")
+    ax.legend(loc="upper left")
+
+
+def _off_proportion(records: list[Record], width: int, name: str) -> float:
+    """Return the distance from the best line through zero, relative to the largest value."""
+    rows = [record for record in records if record["width"] == width]
+    variance = np.asarray([row["variance"] for row in rows])
+    values = np.asarray([row[name] for row in rows])
+    slope = values @ variance / (variance @ variance)
+    return float(np.abs(values - slope * variance).max() / np.abs(values).max())
+
+
+def _spread(records: list[Record], width: int) -> float:
+    rows = [record for record in records if record["width"] == width]
+    ranges = [row["larger_outlier"] + row["bulk"] for row in (rows[0], rows[-1])]
+    return float(ranges[1] / ranges[0])
+
+
+EXPERIMENT = Experiment(
+    id="data-scale",
+    title="The scale of the data sets the scale of the spectrum",
+    figures=("000 F7", "001 F1"),
+    shows="eigenvalues of linear networks at initialisation against the variance of the inputs",
+    presets={
+        "tiny": Settings(widths=(3,), samples=100, variances=3),
+        "quick": Settings(),
+        "paper": Settings(widths=(10, 100), variances=200),
+    },
+    tasks=tasks,
+    run=run,
+    draw=draw,
+    findings=findings,
+    minutes={"quick": 0.1, "paper": 0.3},
+    common=("variance",),
+)

@@ -1,0 +1,141 @@
+"""``H.check()`` finds products that are wrong, and passes those that are right."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import hessence as hs
+from tests.curvature.market import MODELS, numbers, problem
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_right_products_pass(name):
+    case = problem(name)
+    for operator in (hs.hessian, hs.ggn):
+        check = operator(case.model, case.data, case.loss).check()
+        assert check.passed, check.message
+        assert check.deterministic
+        assert check.symmetry < 1e-12
+        assert check.difference < 1e-6
+
+
+def test_a_relu_net_passes_though_kinks_are_near():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(),
+                              nn.Linear(64, 1))  # fmt: skip
+        data = torch.randn(300, 2), torch.randn(300, 1)
+    for dtype in (torch.float32, torch.float64):
+        model.to(dtype)
+        batch = tuple(part.to(dtype) for part in data)
+        for rng in range(3):
+            check = hs.hessian(model, batch, nn.MSELoss()).check(rng=rng)
+            assert check.passed, check.message
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_scales(scale):
+    """Of the loss, and of the parameters."""
+    case = problem("tanh_mlp")
+    assert hs.hessian(case.model, case.data, lambda f, y: scale * F.mse_loss(f, y)).check().passed
+    model = nn.Linear(4, 3).double()
+    with torch.no_grad():
+        model.weight *= scale
+    assert hs.hessian(model, (numbers(5, 4), numbers(5, 3)), nn.MSELoss()).check().passed
+
+
+class Model(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.first, self.last, self.function = nn.Linear(3, 4), nn.Linear(4, 2), function
+
+    def forward(self, x):
+        return self.last(self.function(self.first(x)))
+
+
+def check(function, operator=hs.hessian):
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model = Model(function).double()
+        data = numbers(6, 3), numbers(6, 2)
+        return operator(model, data, nn.MSELoss()).check()
+
+
+class WrongSecond(torch.autograd.Function):
+    """tanh with a right gradient, whose own derivative takes the output for a constant."""
+
+    @staticmethod
+    def forward(context, x):
+        y = torch.tanh(x)
+        context.save_for_backward(y.detach().clone())
+        return y
+
+    @staticmethod
+    def backward(context, slope):
+        (y,) = context.saved_tensors
+        return slope * (1 - y.detach() ** 2)
+
+
+class NotSymmetric(torch.autograd.Function):
+    """x³ with a second derivative that is off by a factor."""
+
+    @staticmethod
+    def forward(context, x):
+        context.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(context, slope):
+        (x,) = context.saved_tensors
+        return slope * (1.5 * x**2 + 1.5 * x.detach() ** 2)
+
+
+class WrongFirst(torch.autograd.Function):
+    """tanh whose gradient is half of what it should be."""
+
+    @staticmethod
+    def forward(context, x):
+        context.save_for_backward(x)
+        return torch.tanh(x)
+
+    @staticmethod
+    def backward(context, slope):
+        (x,) = context.saved_tensors
+        return slope * (1 - torch.tanh(x) ** 2) / 2
+
+
+@pytest.mark.parametrize("function", [
+    WrongSecond.apply, NotSymmetric.apply, WrongFirst.apply,
+    lambda x: torch.tanh(x) * x.detach(), lambda x: torch.tanh(x) + torch.sin(x.detach()),
+], ids=["second", "not symmetric", "first", "detached factor", "detached term"])  # fmt: skip
+def test_wrong_derivatives_are_found(function):
+    found = check(function)
+    assert not found.passed
+    assert found.deterministic
+    assert any(word in found.message for word in ("finite differences", "differ by"))
+
+
+def test_a_wrong_first_derivative_is_found_in_the_gauss_newton_matrix():
+    assert not check(WrongFirst.apply, hs.ggn).passed
+    # The second derivative does not enter there.
+    assert check(WrongSecond.apply, hs.ggn).passed
+
+
+@pytest.mark.parametrize("function", [F.dropout, lambda x: x + torch.randn_like(x)])
+@pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
+def test_randomness_in_a_forward_is_found(function, operator):
+    found = check(function, operator)
+    assert not found.passed
+    assert not found.deterministic
+    assert "random" in found.message
+
+
+def test_the_check_leaves_graphs_and_answers_as_they_were():
+    case = problem("tanh_mlp")
+    H = hs.hessian(case.model, case.data, case.loss, mode="vectors")
+    before = H.dense()
+    kept = H.kept_graphs
+    assert H.check() == H.check()
+    assert H.kept_graphs == kept
+    assert torch.equal(H.dense(), before)
