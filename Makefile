@@ -34,7 +34,7 @@ bench: $(READY)
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || python3 -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) -e ".[torch,plot,dev]"
+	$(PIP) -e ".[torch,plot,experiments,cluster,data,dev]"
 	$(PIP) --no-deps curvlinops-for-pytorch
 	touch $@
 

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 import hessence as hs
-from hessence.plotting import draw_spectrum, draw_sweep, draw_trajectory, new_figure
+from hessence.curvature.history import History
+from hessence.curvature.measurement import Measurement
+from hessence.plotting import (
+    draw_history,
+    draw_spectrum,
+    draw_sweep,
+    draw_trajectory,
+    new_figure,
+)
 
 
 @pytest.fixture
@@ -59,6 +67,67 @@ def test_sweep_draws_one_line_for_each_eigenspace(ax, data):
     assert sum(len(line.get_xdata()) == 3 for line in ax.lines) == 4
 
 
+def history(lr, ggn=True, n=4):
+    """Return a history of made-up numbers, two eigenvalues at each of n steps."""
+    records = [
+        Measurement(
+            step=10 * i,
+            loss=1.0,
+            eigenvalues=[4.0 + i, 2.0],
+            errors=[0.0, 0.0],
+            ggn_eigenvalues=[3.5 + i, 1.5] if ggn else [np.nan, np.nan],
+            ggn_errors=[0.0, 0.0],
+            trace=np.nan,
+            trace_error=np.nan,
+            lr=lr[i] if isinstance(lr, list) else lr,
+            products=2,
+            ggn_products=2,
+            trace_products=0,
+            converged=True,
+            checked=False,
+        )
+        for i in range(n)
+    ]
+    return History(100, 2, tuple(records))
+
+
+def test_history_shows_both_matrices_and_the_threshold(ax):
+    draw_history(history(lr=0.25), ax)
+    lines = {line.get_label(): line for line in ax.lines}
+    np.testing.assert_array_equal(lines["sharpness"].get_xdata(), [0, 10, 20, 30])
+    np.testing.assert_array_equal(lines["sharpness"].get_ydata(), [4, 5, 6, 7])
+    np.testing.assert_array_equal(lines["the next"].get_ydata(), [2, 2, 2, 2])
+    ggn = lines["the same of Gauss–Newton"]
+    np.testing.assert_array_equal(ggn.get_ydata(), [3.5, 4.5, 5.5, 6.5])
+    assert ggn.get_linestyle() == "--"
+    np.testing.assert_array_equal(lines["2 / lr"].get_ydata(), [8, 8])
+    assert sum(len(line.get_xdata()) == 4 for line in ax.lines) == 4
+
+
+def test_history_follows_a_schedule(ax):
+    draw_history(history(lr=[0.5, 0.4, 0.25, np.nan]), ax)
+    lines = {line.get_label(): line for line in ax.lines}
+    np.testing.assert_array_equal(lines["2 / lr"].get_ydata(), [4, 5, 8, np.nan])
+
+
+def test_history_without_learning_rate_or_gauss_newton_shows_the_rest(ax):
+    draw_history(history(lr=np.nan, ggn=False), ax)
+    words = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert sorted(words) == ["sharpness", "the next"]
+
+
+def test_history_names_a_threshold_out_of_sight(ax):
+    draw_history(history(lr=0.001), ax)
+    assert "2 / lr = 2e+03, far above" in [t.get_text() for t in ax.get_legend().get_texts()]
+    assert ax.get_ylim()[1] < 10
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_history_may_be_short(ax, n):
+    draw_history(history(lr=0.1, n=n), ax)
+    assert all(line.get_marker() == "o" for line in ax.lines if len(line.get_xdata()) == n == 1)
+
+
 def test_batches_are_refused_in_words(ax, data):
     rng = np.random.default_rng(4)
     net = hs.ScalarLinear(*rng.normal(size=(2, 3, 5)))
@@ -77,3 +146,22 @@ def test_methods_make_their_own_axes(data):
     assert net.hessian(*data).spectrum().plot().get_ylabel() == "eigenvalue"
     assert hs.gradient_descent(net, *data, lr=0.1, steps=3).plot().get_xlabel() == "step"
     plt.close("all")
+
+
+def test_density_shows_values_band_and_eigenvalues(ax):
+    H = np.diag(np.concatenate([[5.0, 4.0], np.linspace(-1, 1, 198)]))
+    density = hs.density(H, probes=4, steps=30)
+    density.plot(ax, eigenvalues=np.asarray([5.0, 4.0]))
+    line, marks = ax.lines
+    np.testing.assert_array_equal(line.get_xdata(), density.grid)
+    high = density.values > 0.01
+    np.testing.assert_array_equal(line.get_ydata()[high], density.values[high])
+    np.testing.assert_array_equal(marks.get_xdata(), [5.0, 4.0])
+    assert ax.get_yscale() == "log"
+    low, top = ax.get_ylim()
+    # One eigenvalue alone is to be seen, and so is the top of the band.
+    assert low < 1 / (200 * density.width * np.sqrt(2 * np.pi))
+    assert top > (density.values + density.error).max()
+    (band,) = ax.collections
+    vertices = band.get_paths()[0].vertices
+    assert vertices[:, 1].max() == pytest.approx((density.values + density.error).max())

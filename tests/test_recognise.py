@@ -17,7 +17,7 @@ import hessence as hs
 from hessence.curvature.criteria import as_criterion
 from hessence.networks.scalar_relu import KinkWarning
 from hessence.recognise import NotRecognised, recognise
-from tests.model_oracle import assert_recognised, assert_untouched, state_of
+from tests.recognition.model_oracle import assert_recognised, assert_untouched, state_of
 
 HALF_MSE = None
 

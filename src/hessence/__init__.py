@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from hessence.curvature.layers import layer_spectra
     from hessence.curvature.model_operator import ggn, hessian
     from hessence.curvature.model_spectrum import spectrum
+    from hessence.curvature.monitor import Monitor
 
 __version__ = "0.1.0"
 
@@ -58,6 +59,7 @@ __all__ = [
     "KinkWarning",
     "MatrixAttention",
     "Moments",
+    "Monitor",
     "ScalarAffine",
     "ScalarLinear",
     "ScalarReLU",
@@ -86,6 +88,7 @@ __all__ = [
 # What needs PyTorch is loaded on first use, so that `import hessence` does without it.
 _TORCH_NAMES = {
     "CheckWarning": "checks",
+    "Monitor": "monitor",
     "ggn": "model_operator",
     "hessian": "model_operator",
     "layer_spectra": "layers",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import hessence as hs
+from hessence.demo_models import model_pictures
 from hessence.files import write_atomically
 from hessence.plotting import COLOURS, GREY, draw_spectrum, draw_sweep, new_figure
 from hessence.report import Picture, Table, page
@@ -20,8 +21,8 @@ AUTODIFF_LIMIT = 400
 
 TITLE = "Hessence: exact Hessian spectra"
 LEAD = (
-    "Every eigenvalue and eigenvector of the loss Hessian, from closed forms, "
-    "with a certificate for each."
+    "Every eigenvalue and eigenvector of the loss Hessian, from closed forms, with a certificate "
+    "for each; and for any other model, estimates with error bars."
 )
 
 
@@ -53,6 +54,7 @@ def run(directory: Path, say: Callable[[str], None]) -> list[Row]:
         _predicted_solution(),
         _attention_sweeps(),
         _edge_of_stability(),
+        *model_pictures(),
     ]
     for picture in pictures:
         write_atomically(directory / f"{picture.name}.png", picture.to_png())

@@ -20,6 +20,7 @@ COLOURS = ("#0b6e99", "#d1495b", "#66a182", "#edae49", "#6a4c93", "#8d6b48", "#2
 GREY = "#7a7a7a"
 PHASES = {"early": "#fdf0d5", "late": "#e3f2e1", "divergent": "#fbe3e4"}
 MARKERS = {"outlier": "o", "bulk": "s"}
+GGN = "the same of Gauss–Newton"
 FAR = 4.0
 """A threshold above so many times all eigenvalues would flatten them in the picture."""
 
@@ -116,40 +117,43 @@ def draw_history(history: History, ax: Any = None) -> Any:
     A threshold 2 / lr far above all eigenvalues is named in the legend and left out of sight.
     """
     ax = _axes(ax)
-    steps, marker = history.steps, "o" if len(history) < 2 else None
-    for i in range(history.k):
-        # The first is the sharpness; those after it fade, down to a third.
-        shade = 1.0 - 2 / 3 * i / max(history.k - 1, 1)
-        style = {"alpha": shade, "linewidth": 1.8 if i == 0 else 1.2, "marker": marker}
-        name = "sharpness" if i == 0 else f"top {history.k} of H" if i == 1 else None
-        ax.plot(steps, history.eigenvalues[:, i], color=COLOURS[0], label=name, **style)
-        if np.isfinite(history.ggn_eigenvalues[:, i]).any():
-            name = "Gauss–Newton" if i == 0 else None
-            values, style["linestyle"] = history.ggn_eigenvalues[:, i], "--"
-            ax.plot(steps, values, color=COLOURS[1], label=name, **style)
-    _draw_threshold(ax, steps, 2 / history.lr, history)
+    marker = "o" if len(history) == 1 else None
+    following = "the next" if history.k == 2 else f"the next {history.k - 1}"
+    # The Gauss–Newton matrix's lines are thinner than the Hessian's, which they often cover.
+    for values, colour, style, name in (
+        (history.eigenvalues, COLOURS[0], {"linewidth": 2.4}, "sharpness"),
+        (history.ggn_eigenvalues, COLOURS[1], {"linewidth": 1.2, "linestyle": "--"}, GGN),
+    ):
+        for i in range(history.k if np.isfinite(values).any() else 0):
+            label = name if i == 0 else following if i == 1 and name != GGN else None
+            line = style | {"color": colour, "marker": marker, "alpha": 1.0 if i == 0 else 0.5}
+            ax.plot(history.steps, values[:, i], label=label, **line)
+    _draw_threshold(ax, history)
     ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
     ax.set_xlabel("step")
     ax.set_ylabel("eigenvalue")
     ax.margins(x=0.02)
-    ax.legend(frameon=False)
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
     return ax
 
 
-def _draw_threshold(ax: Any, steps: Any, thresholds: Any, history: History) -> None:
+def _draw_threshold(ax: Any, history: History) -> None:
+    thresholds = 2 / history.lr
     known = np.isfinite(thresholds)
     if not known.any():
         return
     values = np.concatenate([history.eigenvalues.ravel(), history.ggn_eigenvalues.ravel()])
     top = np.abs(values[np.isfinite(values)]).max(initial=0.0)
-    lowest = thresholds[known].min()
+    lowest, same = thresholds[known].min(), np.ptp(thresholds[known]) == 0
     style = {"color": "black", "linestyle": "--", "linewidth": 1}
     if top > 0 and lowest > FAR * top:
-        ax.plot([], [], label=f"2 / lr, at {lowest:.3g} and above", **style)
-    elif (thresholds[known] == lowest).all():
+        about = f"= {lowest:.3g}" if same else f"≥ {lowest:.3g}"
+        ax.plot([], [], label=f"2 / lr {about}, far above", **style)
+    elif same:
         ax.axhline(lowest, label="2 / lr", **style)
     else:
-        ax.plot(steps, thresholds, label="2 / lr", **style)
+        ax.plot(history.steps, thresholds, label="2 / lr", **style)
 
 
 def draw_sweep(

@@ -2,7 +2,7 @@
 
 A table of rules, read from top to bottom, maps the shape of an ``nn.Sequential`` to the network
 whose theorem gives its Hessian. What no rule covers may still have a narrow twin
-(:mod:`hessence.model_twin`).
+(:mod:`hessence.recognition.model_twin`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from hessence.model_layers import NotRecognised, require_ordinary
-from hessence.model_stacks import (
+from hessence.recognition.model_layers import NotRecognised, require_ordinary
+from hessence.recognition.model_stacks import (
     Stack,
     affine_chain,
     linear_chain,
@@ -24,7 +24,7 @@ from hessence.model_stacks import (
     scalar_linear,
     scalar_relu,
 )
-from hessence.model_twin import hessian_by_twin
+from hessence.recognition.model_twin import hessian_by_twin
 from hessence.spectra import Spectrum
 
 __all__ = ["Criterion", "NotRecognised", "Recognition", "recognise"]
@@ -123,7 +123,7 @@ def recognise(model: nn.Module, x: Tensor, y: Any, criterion: Criterion) -> Reco
     ("narrow twin of layers '0', '1'", [('bulk/0/0', 492), ('bulk/0/1', 492), ('bulk/0/2', 492)])
     >>> recognise(Sequential(Linear(4, 3), ReLU(), Linear(3, 1)), torch.randn(50, 4), y, criterion)
     Traceback (most recent call last):
-    hessence.model_layers.NotRecognised: ... layer '1' is a ReLU, and ...
+    hessence.recognition.model_layers.NotRecognised: ... layer '1' is a ReLU, and ...
     """
     require_ordinary(model, x)
     if not hasattr(criterion, "mean"):

@@ -118,6 +118,18 @@ LAYERS = {
 )}  # fmt: skip
 
 
+def test_embeddings_with_sparse_gradients():
+    case = problem("embedding")
+    expected = hs.hessian(case.model, case.data, case.loss)
+    case.model[0].sparse = True
+    for operator in (hs.hessian, hs.ggn):
+        assert operator(case.model, case.data, case.loss).check().passed
+    H = hs.hessian(case.model, case.data, case.loss)
+    assert_same(H.dense(), expected.dense())
+    assert_same(H.gradient(), expected.gradient())
+    assert case.model[0].sparse
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_other_layers_against_finite_differences(name):
     with torch.random.fork_rng():

@@ -254,6 +254,29 @@ def test_a_sum_is_told_from_a_mean_by_single_samples_and_at_zero_loss():
             assert_same(hs.hessian(model, data, function).dense(), expected)
 
 
+class Named(nn.Module):
+    """Returns a dictionary, as do many models of others."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x):
+        return {"logits": self.inner(x), "name": "own", "hidden": None}
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+def test_functions_of_predictions_in_a_dictionary(reduce):
+    model, x, y = Named(), numbers(SAMPLES, 2), real()
+
+    def loss(prediction, target):
+        return getattr((prediction["logits"] - target).pow(4), reduce)()
+
+    expected = dense_hessian(lambda: loss(model(x), y), model.parameters())
+    for data in ((x, y), batches(x, y)):
+        assert_same(hs.hessian(model, data, loss).dense(), expected)
+
+
 def test_batches_without_samples():
     """The mean over nothing is not a number; there is no such batch."""
     model, x, y = mlp(), numbers(SAMPLES, 2), real()

@@ -143,6 +143,25 @@ def test_a_soft_prompt(gpt):
     assert_same(hs.hessian(model, several, loss, both).dense(), expected)
 
 
+def test_wrapped_models_go_by_their_own_names():
+    case = problem("tanh_mlp")
+    plain = hs.hessian(case.model, case.data, case.loss)
+    wrapped = hs.hessian(nn.DataParallel(case.model), case.data, case.loss)
+    assert wrapped.parameters.names == plain.parameters.names
+    assert_same(wrapped.dense(), plain.dense())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_models_are_looked_through():
+    case = problem("tanh_mlp")
+    plain = hs.hessian(case.model, case.data, case.loss)
+    for wrapped in (torch.compile(case.model), nn.DataParallel(torch.compile(case.model))):
+        H = hs.hessian(wrapped, case.data, case.loss)
+        assert H.parameters.names == plain.parameters.names
+        assert_same(H.dense(), plain.dense())
+
+
 def test_parameters_that_nothing_depends_on():
     case = problem("unused_parameters")
     for operator in (hs.hessian, hs.ggn):

@@ -10,6 +10,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import hessence as hs
 from tests.curvature.market import numbers, problem
@@ -255,6 +256,56 @@ def test_spectral_norm_while_training():
     H.release()
     assert torch.equal(H @ v, first)
     assert_untouched(model, before)
+
+
+class Checkpointed(nn.Module):
+    """Forgets what is in the middle, and computes it again during a backward pass."""
+
+    def __init__(self, layers, reentrant):
+        super().__init__()
+        self.first, self.middle, self.last = layers
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        z = checkpoint(self.middle, self.first(x), use_reentrant=self.reentrant)
+        return self.last(z)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
+def test_activation_checkpoints(operator, reentrant):
+    """What is computed again must be so with the snapshot's parameters, and gradients stay away."""
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        middle = nn.Sequential(nn.Tanh(), nn.Linear(3, 3), nn.Tanh())
+        layers = [nn.Linear(2, 3), middle, nn.Linear(3, 1)]
+        plain = nn.Sequential(*layers).double()
+        x, y = numbers(6, 2), numbers(6, 1)
+    model = Checkpointed(layers, reentrant)
+    expected = operator(plain, (x, y), nn.MSELoss()).dense()
+    before = state(model)
+    H = operator(model, (x, y), nn.MSELoss(), memory=0)
+    kept = operator(model, (x, y), nn.MSELoss())
+    assert_same(kept.dense(), expected)
+    assert H.check().passed
+    assert_untouched(model, before)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1
+    for found in (H, kept):
+        assert_same(found.dense(), expected)
+    # The user's own runs have their checkpoints as before.
+    nn.functional.mse_loss(model(x), y).backward()
+    assert checkpoint_counts(model, x) == 2
+
+
+def checkpoint_counts(model, x):
+    """How often a forward and a backward pass run the middle: twice, with a checkpoint."""
+    calls = []
+    hook = model.middle.register_forward_pre_hook(lambda *_: calls.append(1))
+    model(x).sum().backward()
+    hook.remove()
+    return len(calls)
 
 
 @pytest.mark.parametrize("memory", [None, 0])

@@ -114,8 +114,8 @@ class Monitor:
         tol: float = 1e-4,
         lr: float | None = None,
         path: str | os.PathLike[str] | None = None,
-        refresh: int = 10,
-        remember: int = 12,
+        refresh: int = 20,
+        remember: int = 10,
         rng: int = 0,
         **options: Any,
     ) -> None:

@@ -65,7 +65,7 @@ class MonitorFiles:
         """Read the vectors; without them a search starts afresh, so that nothing need be said."""
         states: dict[str, dict[str, Numbers]] = {}
         try:
-            with np.load(self._vectors, allow_pickle=False) as stored:
+            with self._vectors.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 for key in stored.files:
                     name, _, part = key.partition(" ")
                     states.setdefault(name, {})[part] = stored[key]

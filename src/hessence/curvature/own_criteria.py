@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from hessence.curvature.batch_parts import first_length
 from hessence.curvature.criterion import Criterion, PairCriterion
@@ -63,9 +64,9 @@ class FunctionCriterion(PairCriterion):
         With all data in one batch there is nothing to find out.
         """
         found = self._reductions(prediction, target)
-        if len(found) == 2 and isinstance(prediction, Tensor):
+        if len(found) == 2:
             # At zero loss the two are the same: look elsewhere, but among probabilities.
-            found &= self._reductions(0.9 * prediction.detach() + 0.05, target)
+            found &= self._reductions(tree_map(_elsewhere, prediction), target)
         if not found:
             raise ValueError(NOT_A_REDUCTION)
         return FunctionCriterion(self.function, averaged=True in found, several=True)
@@ -73,21 +74,26 @@ class FunctionCriterion(PairCriterion):
     def _reductions(self, prediction: Any, target: Any) -> set[bool]:
         """Return what it can be, a mean (True) or a sum, by its values on parts of a batch."""
         samples = _samples(prediction, target)
-        parts = [prediction, target]
-        if not all(isinstance(part, Tensor) and part.shape[:1] == (samples,) for part in parts):
+        leaves = [leaf for leaf in tree_leaves((prediction, target)) if not _is_plain(leaf)]
+        if not all(isinstance(t, Tensor) and t.shape[:1] == (samples,) for t in leaves):
             return {True, False}
-        prediction = prediction.detach()
-        if samples == 1:
-            prediction, target = torch.cat([prediction] * 2), torch.cat([target] * 2)
-        half = max(1, samples // 2)
-        whole, first, second = (
-            float(_require_loss(self.function(prediction[part], target[part])).detach().mean())
-            for part in (slice(None), slice(half), slice(half, None))
-        )
-        share = half / len(prediction)
-        tolerance = 1e3 * torch.finfo(prediction.dtype).eps * (abs(first) + abs(second))
-        values = {True: share * first + (1 - share) * second, False: first + second}
-        return {kind for kind, value in values.items() if abs(value - whole) <= tolerance}
+        copies = 2 if samples == 1 else 1
+        rows = torch.arange(samples).repeat(copies)
+        half = len(rows) // 2
+        values = [self._at(prediction, target, i) for i in (rows, rows[:half], rows[half:])]
+        whole, first, second = (float(value) for value in values)
+        share = half / len(rows)
+        tolerance = 1e3 * torch.finfo(values[0].dtype).eps * (abs(first) + abs(second))
+        expected = {True: share * first + (1 - share) * second, False: first + second}
+        return {kind for kind, value in expected.items() if abs(value - whole) <= tolerance}
+
+    def _at(self, prediction: Any, target: Any, rows: Tensor) -> Tensor:
+        """Return the value on some of the samples."""
+
+        def part(leaf: Any) -> Any:
+            return leaf.detach()[rows.to(leaf.device)] if isinstance(leaf, Tensor) else leaf
+
+        return _require_loss(self.function(*tree_map(part, (prediction, target)))).detach().mean()
 
 
 class ClosureCriterion(Criterion):
@@ -117,6 +123,15 @@ class ClosureCriterion(Criterion):
 
 def _samples(prediction: Any, target: Any) -> int:
     return first_length([prediction, target])
+
+
+def _elsewhere(leaf: Any) -> Any:
+    is_real = isinstance(leaf, Tensor) and leaf.is_floating_point()
+    return 0.9 * leaf.detach() + 0.05 if is_real else leaf
+
+
+def _is_plain(leaf: Any) -> bool:
+    return leaf is None or isinstance(leaf, (bool, int, float, str))
 
 
 def _number(weight: Any) -> float | None:

@@ -10,19 +10,17 @@ snapshot is in use.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.utils import parametrizations
-from torch.nn.utils.weight_norm import WeightNorm
-from torch.overrides import TorchFunctionMode
 
+from hessence.curvature.exact_kernels import ExactKernels
 from hessence.curvature.parameters import Parameters
 
 _DROPOUTS = (nn.modules.dropout._DropoutNd,)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
@@ -88,17 +86,18 @@ class Snapshot:
 
     @contextmanager
     def _mode(self) -> Iterator[None]:
-        if not self._eval:
-            yield
-            return
-        flags = [(module, module.training) for module in self._model.modules()]
+        """Use evaluation mode if asked for, and dense gradients of embeddings, for a while."""
+        modules = list(self._model.modules())
+        changes = [(module, "training") for module in modules if self._eval]
+        changes += [(m, "sparse") for m in modules if isinstance(m, _EMBEDDINGS)]
+        before = [(module, name, getattr(module, name)) for module, name in changes]
         try:
-            for module, _ in flags:
-                module.training = False
+            for module, name in changes:
+                setattr(module, name, False)
             yield
         finally:
-            for module, training in flags:
-                module.training = training
+            for module, name, value in before:
+                setattr(module, name, value)
 
 
 class _Stage(nn.Module):  # type: ignore[misc]
@@ -111,53 +110,6 @@ class _Stage(nn.Module):  # type: ignore[misc]
     def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call the function on the model."""
         return function(self.model, *arguments)
-
-
-class ExactKernels:
-    """Kernels whose second derivatives exist and are right, in place of those of a model.
-
-    The fused kernels of scaled dot-product attention and of cuDNN's recurrent layers have no second
-    derivative. That of weight normalisation is wrong: the norms it saves are taken for constants.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        modules = list(model.modules())
-        self._recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
-        hooks = [hook for m in modules for hook in m._forward_pre_hooks.values()]
-        self._weight_norm = any(
-            isinstance(part, (parametrizations._WeightNorm, WeightNorm))
-            for part in [*modules, *hooks]
-        )
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Use the kernels, and record what they do."""
-        with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(mode=False))
-            stack.enter_context(torch.enable_grad())
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            if self._recurrent and torch.backends.cudnn.is_available():
-                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-            if self._weight_norm:
-                stack.enter_context(_PlainWeightNorm())
-            yield
-
-
-class _PlainWeightNorm(TorchFunctionMode):  # type: ignore[misc]
-    """Writes w = g v / ‖v‖ out in operations that can be differentiated twice."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func is not torch._weight_norm:
-            return func(*args, **(kwargs or {}))
-        return _weight_norm(*args, **(kwargs or {}))
-
-
-def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    # As for PyTorch, −1 is not the last dimension, but a norm over all of them.
-    others = [i for i in range(v.ndim) if dim == -1 or i != dim % v.ndim]
-    return v * (g / torch.linalg.vector_norm(v, dim=others, keepdim=dim != -1))
 
 
 def unwrap(model: Any) -> nn.Module:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from hessence.experiments.engines import Engine, EngineError
+from hessence.experiments.engines import Engine, EngineError, ignore_interrupts
 from hessence.experiments.jobs import Job, Outcome, perform
 
 WINDOW = 256
@@ -40,6 +40,8 @@ def dask_engine(target: str) -> Iterator[Engine]:
                     )
                 )
             client = stack.enter_context(distributed.Client(address, timeout=TIMEOUT))
+            if workers:
+                client.register_plugin(_uninterrupted())
         except (OSError, ValueError) as error:
             raise EngineError(f"there is no Dask cluster at {target}: {error}") from error
         yield lambda work: _outcomes(client, work)
@@ -82,6 +84,16 @@ def _outcomes(client: Any, work: Sequence[Job]) -> Iterator[Outcome]:
         ) from error
     finally:
         client.cancel(list(running.futures))
+
+
+def _uninterrupted() -> Any:
+    """Return a plugin that leaves Ctrl-C to this process; workers that replace others get it too."""
+
+    class Uninterrupted(_distributed().WorkerPlugin):  # type: ignore[misc]
+        def setup(self, worker: Any) -> None:
+            ignore_interrupts()
+
+    return Uninterrupted()
 
 
 def _distributed() -> Any:

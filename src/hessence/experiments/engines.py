@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
@@ -69,14 +72,30 @@ def _pool(work: Iterable[Job], workers: int) -> Any:
         backend="loky",
         return_as="generator_unordered",
         batch_size=1,
-        initializer=ignore_interrupts,
+        initializer=prepare_worker,
     )
     return parallel(joblib.delayed(perform)(job) for job in work)
 
 
+def prepare_worker() -> None:
+    """Make a worker process go when the process that started it goes, and not before.
+
+    A terminal sends Ctrl-C to all of them, and only the first should answer. If that one is killed
+    it cannot tell the others, so these look after it.
+    """
+    ignore_interrupts()
+    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+
+
 def ignore_interrupts() -> None:
-    """Leave Ctrl-C, which a terminal sends to every process, to the one that started the others."""
+    """Leave Ctrl-C to the process that started this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _follow(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def _worker_death() -> type[Exception]:

@@ -35,6 +35,7 @@ def write_outputs(
 ) -> list[Finding]:
     """Write everything about a finished run to a folder, and return the findings."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "failures.txt").unlink(missing_ok=True)
     write_atomically(folder / "records.csv", as_csv(collected.records))
     changes = {
         field.name: getattr(settings, field.name)

@@ -95,8 +95,9 @@ class Density:
         """
         images = np.asarray(function(self.nodes), dtype=np.float64)
         peak = np.abs(images).max() or 1.0
-        mean, square = ((self.weights * (images / peak) ** k).sum() / len(images) for k in (1, 2))
-        error = self._rules.standard_error(mean, square)
+        shares, images = self.weights / len(images), images / peak
+        mean = (shares * images).sum()
+        error = self._rules.standard_error((shares * (images - mean) ** 2).sum())
         return float(mean * peak), float(error * peak)
 
     @property

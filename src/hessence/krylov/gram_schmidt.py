@@ -41,6 +41,15 @@ def take_out(rows: Array, vectors: Array) -> tuple[Numbers, Array, Numbers]:
     return coefficients, vectors, left
 
 
+def project_out(rows: Array, columns: Array) -> Array:
+    """Return columns (n, b) without what they have in the span of orthonormal rows (m, n)."""
+    xp = api.array_namespace(rows)
+    for _ in range(2):
+        part = like(inner_products(rows, columns), rows)
+        columns = columns - xp.matmul(xp.matrix_transpose(rows), part)
+    return columns
+
+
 def length_of(vectors: Array) -> Numbers:
     """Return the lengths (*batch,) of vectors (*batch, n)."""
     return np.asarray(lengths(vectors[..., None])[..., 0])

@@ -69,7 +69,7 @@ def sketch(product: ScaledProduct, probes: Probes, first: int, count: int) -> Sk
             images[:known, j] = along
             if length > NEGLIGIBLE * epsilon(rest) * norms[j - begin]:
                 images[known, j] = length
-                rows[known, :] = rest / length
+                rows[known, :] = rest / float(length)
                 known += 1
     rows = rows[:known, :]
     overlaps, inside = np.zeros((known, taken)), np.zeros((known, known))

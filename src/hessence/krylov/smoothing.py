@@ -86,10 +86,9 @@ class Rules:
         """How many vectors there were."""
         return len(self.nodes)
 
-    def standard_error(self, mean: Numbers, mean_square: Numbers) -> Numbers:
-        """Return the standard error of tr f(H) / n from the means of f and f² over the rules."""
-        variance = np.maximum(mean_square - mean**2, 0.0) * 2 / (self.size + 2)
-        return np.asarray(np.sqrt(variance / self.probes))
+    def standard_error(self, variance: Numbers) -> Numbers:
+        """Return the standard error of tr f(H) / n, given the variance of f over the spectrum."""
+        return np.asarray(np.sqrt(variance * 2 / (self.size + 2) / self.probes))
 
     def density(self, points: Numbers, width: float) -> tuple[Numbers, Numbers]:
         """Return the density smoothed by a Gaussian, and the half-width of its band."""
@@ -103,8 +102,9 @@ class Rules:
             moved += self.weights[i] @ distance
             kernel *= kernel
             square += self.weights[i] @ kernel
-        mean, square = samples.mean(axis=0), square / self.probes
-        spread = student(self.probes) * self.standard_error(mean, square)
+        mean = samples.mean(axis=0)
+        variance = np.maximum(square / self.probes - mean**2, 0.0)
+        spread = student(self.probes) * self.standard_error(variance)
         if self.probes >= ENOUGH:
             # Nodes that lie elsewhere for every vector make the samples vary by more than that.
             deviation = samples.std(axis=0, ddof=1) / np.sqrt(self.probes)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import array_api_compat as api
 import numpy as np
 
 from hessence.arrays import epsilon, like, to_numpy
 from hessence.krylov.extremal import _generator, _require_int
-from hessence.krylov.gram_schmidt import length_of, take_out
+from hessence.krylov.gram_schmidt import length_of, project_out
 from hessence.krylov.inner import inner_products, lengths
 from hessence.krylov.leave_one_out import xtrace
 from hessence.krylov.operands import Operand, operand
@@ -130,12 +129,12 @@ class _Found:
 
 def _dense(subject: Operand, product: ScaledProduct) -> _Found:
     """Add up the diagonal."""
-    xp, n = api.array_namespace(subject.reference), subject.size
+    n = subject.size
     total = squares = 0.0
     for part in blocks(n):
         image = product(like(np.eye(n, part.stop - part.start, -part.start), subject.reference))
         total += float(np.trace(to_numpy(image[part, :]).astype(np.float64)))
-        squares += float((lengths(xp.asarray(image)) ** 2).sum())
+        squares += float((lengths(image) ** 2).sum())
     return _Found(total, 0.0, squares)
 
 
@@ -179,24 +178,25 @@ def _hutchpp(
 
     The rest, :math:`\operatorname{tr} A` with :math:`A = PHP`, is the mean of :math:`d\,v^\top A v`
     for probes from `first` on, projected and normalised. Its variance is estimated twice, by the
-    sample's and from :math:`d \|Av\|^2`, whose mean is the squared norm of A (see ``smoothing``);
-    the larger one counts.
+    sample's, and from what it must be (see ``smoothing``), with the mean of
+    :math:`\|Av\|^2 = (v^\top A v)^2 + \|Av - (v^\top A v) v\|^2` for tr A² / d; the larger one
+    counts.
     """
     rows = known.rows
-    xp, (rank, size) = api.array_namespace(rows), rows.shape
-    d, forms, squares = int(size) - int(rank), [], []
+    d = int(rows.shape[1]) - int(rows.shape[0])
+    forms: list[float] = []
+    squares: list[float] = []
     for part in blocks(len(probes) - first):
-        vectors = []
-        for i in range(first + part.start, first + part.stop):
-            _, rest, length = take_out(rows, probes.draw(i))
-            vectors.append(rest / length)
-        image = product(xp.matrix_transpose(xp.stack(vectors)))
-        for j, vector in enumerate(vectors):
-            outside = take_out(rows, image[:, j])[1]
-            forms.append(inner_products(vector[None, :], outside[:, None])[0, 0])
-            squares.append(length_of(outside) ** 2)
+        columns = project_out(rows, probes.columns(first + part.start, first + part.stop))
+        columns = columns / like(lengths(columns), columns)
+        outside = project_out(rows, product(columns))
+        for j in range(part.stop - part.start):
+            vector, image = columns[:, j], outside[:, j]
+            form = float(inner_products(vector[None, :], image[:, None])[0, 0])
+            forms.append(form)
+            squares.append(float(length_of(image - form * vector)) ** 2)
     mean, count = float(np.mean(forms)), len(forms)
-    variance = max(float(np.mean(squares)) - mean**2, 0.0) * 2 / (d + 2)
+    variance = (float(np.mean(squares)) + float(np.var(forms))) * 2 / (d + 2)
     error = max(
         student(count) * np.sqrt(variance / count),
         student(count - 1) * float(np.std(forms, ddof=1)) / np.sqrt(count),

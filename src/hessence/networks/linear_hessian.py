@@ -261,21 +261,13 @@ class LinearHessian(Hessian):
                 right = xp.matmul(transpose(middle), right)
             chain = xp.matmul(xp.matmul(outer, left), right)
             return xp.sum(xp.linalg.diagonal(chain), axis=-1)
-        # The functional block maps dW_l to Sₖᵀ G Pₗᵀ dW_lᵀ (middle)ᵀ; meet it with J_kᵀ B J_l entry
-        # by entry over the smaller layer.
-        rows, cols = self.dims[l], self.dims[l - 1]
-        basis = xp.reshape(
-            xp.eye(rows * cols, dtype=self.dtype, device=api.device(self._reference)),
-            (rows * cols, rows, cols),
-        )
-        after_l, after_k = (self.after[i][..., None, :, :] for i in (l, k))
-        before_l, before_k = (self.before[i][..., None, :, :] for i in (l - 1, k - 1))
-        bent = self.bend(xp.matmul(xp.matmul(after_l, basis), before_l))
-        ggn = xp.matmul(xp.matmul(transpose(after_k), bent), transpose(before_k))
-        functional = xp.matmul(transpose(outer)[..., None, :, :], transpose(basis))
-        if middle is not None:
-            functional = xp.matmul(functional, transpose(middle)[..., None, :, :])
-        return xp.sum(ggn * functional, axis=(-3, -2, -1))
+        # The functional block maps dW_l to Sₖᵀ G Pₗᵀ dW_lᵀ (middle)ᵀ. Met with J_kᵀ B J_l, the hidden
+        # dimensions are summed over first, which leaves matrices of the product's shape.
+        far = xp.matmul(xp.matmul(self.after[k], transpose(outer)), self.before[l - 1])
+        near = self.after[l] if middle is None else xp.matmul(self.after[l], transpose(middle))
+        near = transpose(xp.matmul(near, self.before[k - 1]))
+        met = far[..., :, None, None, :] * near[..., None, :, :, None]
+        return xp.sum(self.bend.tensor() * met, axis=(-4, -3, -2, -1))
 
     def _jacobian_gram(self) -> Array:
         """Return J Jᵀ = Σ_ℓ S_ℓ S_ℓᵀ ⊗ P_ℓᵀ P_ℓ as an array (..., K, D, K, D)."""

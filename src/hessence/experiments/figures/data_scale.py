@@ -13,6 +13,7 @@ import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
 from hessence.plotting import COLOURS, GREY
 
+SHADES = {"larger_outlier": COLOURS[1], "bulk": COLOURS[0], "smaller_outlier": COLOURS[3]}
 SHOWN = 5
 """Variances whose spectra are shown in full."""
 
@@ -23,20 +24,26 @@ class Settings:
 
     widths: tuple[int, ...] = (10, 100)
     samples: int = 100_000
+    smallest_variance: float = 0.1
     largest_variance: float = 20.0
-    variances: int = 21
+    variances: int = 25
 
     def __post_init__(self) -> None:
         if not self.widths or min(self.widths) < 2:
             raise ValueError("widths must be at least 2")
-        if self.variances < 2 or self.samples < 2 or self.largest_variance <= 0:
-            raise ValueError("variances and samples must be at least 2, and variances positive")
+        if self.variances < 2 or self.samples < 2:
+            raise ValueError("variances and samples must be at least 2")
+        if not 0 < self.smallest_variance < self.largest_variance:
+            raise ValueError("smallest_variance must lie between 0 and largest_variance")
 
 
 def tasks(settings: Settings) -> Iterator[Task]:
     """One width and one variance at a time; the paper's σ² runs through (0, 20)."""
-    for width, step in product(settings.widths, range(1, settings.variances + 1)):
-        yield {"width": width, "variance": settings.largest_variance * step / settings.variances}
+    variances = np.geomspace(
+        settings.smallest_variance, settings.largest_variance, settings.variances
+    )
+    for width, variance in product(settings.widths, variances):
+        yield {"width": width, "variance": float(variance)}
 
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
@@ -70,22 +77,16 @@ def draw(settings: Settings, records: list[Record], figure: Any) -> None:
         rows = [record for record in records if record["width"] == width]
         _draw_spectra(upper, rows)
         upper.set_title(f"width {width}", fontsize=11)
-        variances = [row["variance"] for row in rows]
-        for name, sign, colour, style, label in (
-            ("larger_outlier", 1, COLOURS[1], "-", "larger outlier"),
-            ("smaller_outlier", 1, COLOURS[3], "-", "smaller outlier"),
-            ("bulk", 1, COLOURS[0], "--", "bulk, ±"),
-            ("bulk", -1, COLOURS[0], "--", None),
-        ):
-            values = [sign * row[name] for row in rows]
-            lower.plot(variances, values, style, color=colour, label=label)
-        lower.set_yscale("symlog", linthresh=1)
-        lower.axhline(0, color=GREY, linestyle=":", linewidth=1)
-        lower.set_xlabel("variance of the inputs")
-        lower.set_xlim(left=0)
+        variances = np.asarray([row["variance"] for row in rows])
+        for name, colour in SHADES.items():
+            values = np.abs([row[name] for row in rows])
+            lower.loglog(variances, values, "o", color=colour, markersize=4)
+            lower.loglog(variances, values[-1] / variances[-1] * variances, color=colour,
+                         label=name.replace("_", " "))  # fmt: skip
+        lower.set_xlabel("variance σ² of the inputs (lines: in proportion to it)")
         lower.legend()
     axes[0, 0].set_ylabel("eigenvalue")
-    axes[1, 0].set_ylabel("eigenvalue")
+    axes[1, 0].set_ylabel("size of the eigenvalue")
 
 
 def findings(settings: Settings, records: list[Record]) -> list[Finding]:
@@ -95,11 +96,7 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     paired = max(
         abs((r["larger_outlier"] + r["smaller_outlier"]) / r["trace"] - 1) for r in records
     )
-    off = {
-        name: max(_off_proportion(records, width, name) for width in settings.widths)
-        for name in ("larger_outlier", "smaller_outlier", "bulk")
-    }
-    worst = max(off.values())
+    powers = {name: [_power(records, width, name) for width in settings.widths] for name in SHADES}
     spreads = [_spread(records, width) for width in settings.widths]
     return [
         Finding(
@@ -117,9 +114,12 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
         Finding(
             "eigenvalues scale in proportion to the variance of the inputs",
             "000 §3.1, 001 §1",
-            worst < 0.05,
-            "largest deviation from proportionality: "
-            + ", ".join(f"{name.replace('_', ' ')} {value:.2%}" for name, value in off.items()),
+            all(abs(power - 1) < 0.05 for each in powers.values() for power in each),
+            "powers of σ²: "
+            + "; ".join(
+                f"{name.replace('_', ' ')} {', '.join(f'{power:.3f}' for power in each)}"
+                for name, each in powers.items()
+            ),
         ),
         Finding(
             "normalising the data brings the spectrum together",
@@ -145,19 +145,18 @@ def _draw_spectra(ax: Any, rows: list[Record]) -> None:
         ax.plot(ranks, values, color=COLOURS[0], alpha=shade, linewidth=1.5, label=label)
         places = np.searchsorted(values, outliers)
         ax.plot(ranks[places], outliers, "o", color=COLOURS[1], alpha=shade, markersize=5)
-    ax.set_yscale("symlog", linthresh=1)
+    ax.set_yscale("symlog", linthresh=0.1)
     ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_xlabel("rank of the eigenvalue, from the most negative (dots: outliers)")
     ax.legend(loc="upper left")
 
 
-def _off_proportion(records: list[Record], width: int, name: str) -> float:
-    """Return the distance from the best line through zero, relative to the largest value."""
+def _power(records: list[Record], width: int, name: str) -> float:
+    """Return the power of σ² that the size of an eigenvalue grows with."""
     rows = [record for record in records if record["width"] == width]
-    variance = np.asarray([row["variance"] for row in rows])
-    values = np.asarray([row[name] for row in rows])
-    slope = values @ variance / (variance @ variance)
-    return float(np.abs(values - slope * variance).max() / np.abs(values).max())
+    sizes = np.log(np.abs([row[name] for row in rows]))
+    return float(np.polyfit(np.log([row["variance"] for row in rows]), sizes, 1)[0])
 
 
 def _spread(records: list[Record], width: int) -> float:

@@ -10,7 +10,7 @@ from torch import nn
 
 from hessence.curvature.criteria import as_criterion
 from hessence.recognise import NotRecognised, recognise
-from tests.model_oracle import assert_recognised, assert_untouched, state_of
+from tests.recognition.model_oracle import assert_recognised, assert_untouched, state_of
 
 torch_double = {"dtype": torch.float64}
 
@@ -235,7 +235,7 @@ REFUSALS = {
         lambda: Custom(lambda m, x: m.net[1](torch.tanh(m.net[0](x)))),
         "layers 'net.0', 'net.1' are used in another way",
     ),
-    "a random model": (lambda: Custom(noisy), "or the loss is random"),
+    "a random model": (lambda: Custom(noisy), "the loss is random: it changes from one"),
     "a model that fails": (
         lambda: Custom(lambda m, x: m.nothing), "narrow twin of layers: .*no attribute 'nothing'"
     ),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hessence.blocks import Block, Isometry
-from hessence.model_pair import Pair, PairReduction
+from hessence.recognition.model_pair import Pair, PairReduction
 from hessence.operators import Operator
 from hessence.spectra import Spectrum
 

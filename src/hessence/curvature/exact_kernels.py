@@ -1,0 +1,94 @@
+"""What a model is run with, so that its derivatives of second order exist and are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parametrizations
+from torch.nn.utils.weight_norm import WeightNorm
+from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
+
+
+class ExactKernels:
+    """Kernels whose second derivatives exist and are right, in place of those of a model.
+
+    The fused kernels of scaled dot-product attention and of cuDNN's recurrent layers have no second
+    derivative. That of weight normalisation is wrong: the norms it saves are taken for constants.
+    Activation checkpoints run parts of the model again during a backward pass, when it has its own
+    parameters back.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = list(model.modules())
+        self._recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
+        hooks = [hook for m in modules for hook in m._forward_pre_hooks.values()]
+        self._weight_norm = any(
+            isinstance(part, (parametrizations._WeightNorm, WeightNorm))
+            for part in [*modules, *hooks]
+        )
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Use the kernels, and record what they do."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(mode=False))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.enter_context(_without_checkpoints())
+            if self._recurrent and torch.backends.cudnn.is_available():
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            if self._weight_norm:
+                stack.enter_context(_PlainWeightNorm())
+            yield
+
+
+class _PlainWeightNorm(TorchFunctionMode):  # type: ignore[misc]
+    """Writes w = g v / ‖v‖ out in operations that can be differentiated twice."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is not torch._weight_norm:
+            return func(*args, **(kwargs or {}))
+        return _weight_norm(*args, **(kwargs or {}))
+
+
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    # As for PyTorch, −1 is not the last dimension, but a norm over all of them.
+    others = [i for i in range(v.ndim) if dim == -1 or i != dim % v.ndim]
+    return v * (g / torch.linalg.vector_norm(v, dim=others, keepdim=dim != -1))
+
+
+@contextmanager
+def _without_checkpoints() -> Iterator[None]:
+    """Let ``torch.utils.checkpoint`` call its functions and do nothing else.
+
+    Models have imported it under names of their own, so what it is made of is exchanged.
+    """
+    stand_ins = {"_checkpoint_without_reentrant_generator": _pause, "CheckpointFunction": _Call}
+    before = {name: getattr(checkpoint, name) for name in stand_ins if hasattr(checkpoint, name)}
+    try:
+        for name in before:
+            setattr(checkpoint, name, stand_ins[name])
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(checkpoint, name, value)
+
+
+def _pause(*args: Any, **kwargs: Any) -> Iterator[None]:
+    """Stop between what is done before the function is called, and after it: nothing."""
+    yield
+
+
+class _Call:
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        """Call the function."""
+        return function(*args)

@@ -1,0 +1,1 @@
+"""How PyTorch models are read and turned into solvable networks; see ``hessence.recognise``."""

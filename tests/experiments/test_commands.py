@@ -1,0 +1,136 @@
+"""``hessence reproduce`` and ``hessence report``, as users call them."""
+
+import base64
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+
+from hessence.cli import main
+from hessence.experiments.catalogue import all_experiments
+from tests.experiments.runs import SLEEPER
+
+MISTAKES = [
+    (["relu-cell"], "there is no experiment relu-cell; near it: relu-cells, "),
+    (["relu-cells", "nonsense"], "there is no experiment nonsense; near it: "),
+    (["no/such/file.py"], "there is no file "),
+    ([], "name experiments, or say --all; "),
+    (["relu-cells", "--all"], "name experiments, or say --all; "),
+    (["relu-cells", "--preset", "papre"], "there is no preset papre; there are quick and paper."),
+    (["relu-cells", "--set", "widht=3"], "there is no setting widht; near it: width, "),
+    (["relu-cells", "--set", "width=x"], "width must be a whole number, got 'x'."),
+    (["relu-cells", "--set", "positive=11"], "positive must be between 0 and the width, 10."),
+    (["relu-cells", "--set", "width"], "--set must read FIELD=VALUE, got 'width'."),
+    (["relu-cells", "--set", "a.width=3"], "a is not among these experiments; relu-cells "),
+    (["relu-cells", "--jobs", "0"], "jobs must be at least 1, got 0."),
+    (["relu-cells", "--jobs", "2", "--cluster", "local:2"], "give either --jobs or --cluster."),
+    (["relu-cells", "--cluster", "local:x"], "cluster must read local:N or be a scheduler's"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), MISTAKES)
+def test_mistakes_end_in_one_sentence_and_nothing_written(arguments, sentence, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["reproduce", *arguments, "--out", str(out)]) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"hessence: {sentence}")
+    assert errors.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_file_that_is_no_experiment(tmp_path, capsys):
+    (tmp_path / "empty.py").write_text("x = 1\n", encoding="utf-8")
+    (tmp_path / "broken.py").write_text("1 / 0\n", encoding="utf-8")
+    for name, sentence in (
+        ("empty", "does not define EXPERIMENT"),
+        ("broken", "ZeroDivisionError"),
+    ):
+        assert main(["reproduce", str(tmp_path / f"{name}.py"), "--out", str(tmp_path / "o")]) == 2
+        assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("here first")
+    assert main(["reproduce", "relu-cells", "--out", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.startswith("hessence: cannot write to ")
+
+
+def test_the_list_names_everything(capsys):
+    assert main(["reproduce", "--list"]) == 0
+    printed = capsys.readouterr().out
+    for experiment in all_experiments().values():
+        assert experiment.id in printed
+        assert experiment.shows in printed
+    assert "tiny" not in printed
+
+
+def test_settings_for_one_of_several(tmp_path, capsys):
+    arguments = ["relu-cells", str(SLEEPER), "--preset", "tiny", "--set", "sleeper.tasks=3"]
+    assert main(["reproduce", *arguments, "--out", str(tmp_path)]) == 0
+    assert "sleeper: 3 tasks" in capsys.readouterr().err
+    assert len((tmp_path / "sleeper" / "records.csv").read_text().splitlines()) == 4
+
+
+def test_failing_tasks_are_told_and_written_down(tmp_path, capsys):
+    arguments = ["reproduce", str(SLEEPER), "--preset", "tiny", "--out", str(tmp_path)]
+    assert main([*arguments, "--set", "broken=1"]) == 1
+    assert "1 of 2 tasks failed, the first, {'draw': 1}, with Arith" in capsys.readouterr().err
+    assert "Traceback" in (tmp_path / "sleeper" / "failures.txt").read_text()
+    assert main(arguments) == 0
+    assert not (tmp_path / "sleeper" / "failures.txt").exists()
+
+
+def test_the_report_stands_alone(tmp_path, capsys):
+    for name in all_experiments():
+        assert main(["reproduce", name, "--preset", "tiny", "--out", str(tmp_path)]) == 0
+    assert main(["report", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    pictures = [
+        base64.b64decode(p) for p in re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    ]
+    files = sorted(path.read_bytes() for path in tmp_path.glob("*/*.png"))
+    assert sorted(pictures) == files
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    for experiment in all_experiments().values():
+        assert experiment.shows in page
+
+
+def test_a_report_of_nothing(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert "there are no results in" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_of_a_damaged_folder(tmp_path, capsys):
+    (tmp_path / "relu-cells").mkdir()
+    (tmp_path / "relu-cells" / "findings.json").write_text("{", encoding="utf-8")
+    assert main(["report", str(tmp_path)]) == 2
+    assert "run its experiment again" in capsys.readouterr().err
+
+
+def test_a_terminal_gets_a_bar_with_the_time_left(tmp_path):
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "hessence", "reproduce", str(SLEEPER), "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        [*command, "--set", "seconds=0.15"], stdout=subprocess.DEVNULL, stderr=slave
+    )
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(master, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(master)
+    assert process.wait() == 0
+    text = shown.decode()
+    assert re.search(r"sleeper  \[█+ +\] \d+/12 tasks, 0:0\d left", text)
+    assert text.endswith("\r\x1b[K")

@@ -1,0 +1,95 @@
+"""The file of records: refused when it is not whole, and never touched then."""
+
+import sqlite3
+
+import pytest
+
+from hessence.cli import main
+from hessence.experiments.locking import InUseError
+from hessence.experiments.store import CorruptStoreError, Key, Row, open_store
+from tests.experiments.runs import SLEEPER
+
+KEY = Key("sleeper", "1", "{}", 0)
+
+
+@pytest.fixture
+def filled(tmp_path):
+    with open_store(tmp_path) as store:
+        for i in range(300):
+            store.write(KEY, f'{{"draw":{i}}}', Row(f'{{"value":{i / 7}}}', 0.5))
+    return tmp_path / "records.sqlite"
+
+
+def garbage(path):
+    path.write_bytes(b"not a data base, but somebody's notes\n" * 40)
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def page_lost(path):
+    content = bytearray(path.read_bytes())
+    content[4096:8192] = bytes(4096)
+    path.write_bytes(content)
+
+
+def digit_changed(path):
+    content = path.read_bytes()
+    assert content.count(b'{"value":0.14285714285714285}') == 1
+    path.write_bytes(
+        content.replace(b'{"value":0.14285714285714285}', b'{"value":0.94285714285714285}')
+    )
+
+
+def somebody_elses(path):
+    path.unlink()
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE people (name TEXT)")
+    other.commit()
+    other.close()
+
+
+@pytest.mark.parametrize("damage", [garbage, truncated, page_lost, digit_changed, somebody_elses])
+def test_a_damaged_store_is_refused_and_left_untouched(filled, damage, capsys):
+    damage(filled)
+    before = filled.read_bytes()
+    with pytest.raises(CorruptStoreError, match="left as it is"), open_store(filled.parent):
+        pass
+    assert main(["reproduce", str(SLEEPER), "--preset", "tiny", "--out", str(filled.parent)]) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"hessence: {filled} is ")
+    assert errors.count("\n") == 1
+    assert filled.read_bytes() == before
+    names = {path.name for path in filled.parent.iterdir()}
+    assert names - {"records.sqlite-wal", "records.sqlite-shm"} == {
+        "records.sqlite",
+        "records.lock",
+    }
+
+
+def test_records_survive_closing(filled):
+    with open_store(filled.parent) as store:
+        rows = store.read(KEY)
+    assert len(rows) == 300
+    assert rows['{"draw":3}'] == Row(f'{{"value":{3 / 7}}}', 0.5)
+
+
+def test_a_record_is_written_once(tmp_path):
+    with open_store(tmp_path) as store:
+        store.write(KEY, "{}", Row("1", 0.0))
+        store.write(KEY, "{}", Row("2", 0.0))
+        assert store.read(KEY) == {"{}": Row("1", 0.0)}
+
+
+def test_an_empty_file_is_a_fresh_store(tmp_path):
+    (tmp_path / "records.sqlite").touch()
+    with open_store(tmp_path) as store:
+        assert len(store) == 0
+
+
+def test_one_at_a_time(tmp_path):
+    with open_store(tmp_path), pytest.raises(InUseError, match="in use"), open_store(tmp_path):
+        pass
+    with open_store(tmp_path):
+        pass

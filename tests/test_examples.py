@@ -1,0 +1,21 @@
+"""Every example runs and ends in its own assertions."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(*command):
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_data_parallel():
+    script = str(EXAMPLES / "data_parallel.py")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    together, alone = run(*launcher, script), run(script)
+    assert together.splitlines()[0] == alone.splitlines()[0]
+    assert together.startswith("5 of 843 eigenvalues, estimated")
