@@ -2,10 +2,16 @@
 
 import sys
 
-from benchmarks import attention, linear, scalar, torch_models
+from benchmarks import attention, exact_models, linear, scalar, torch_models
 from benchmarks.timing import print_table
 
-ALL = {"scalar": scalar, "linear": linear, "attention": attention, "torch_models": torch_models}
+ALL = {
+    "scalar": scalar,
+    "linear": linear,
+    "attention": attention,
+    "exact_models": exact_models,
+    "torch_models": torch_models,
+}
 
 if __name__ == "__main__":
     names = sys.argv[1:] or list(ALL)

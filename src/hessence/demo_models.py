@@ -53,7 +53,5 @@ def _train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, monitor: hs.Monit
         if step % EVERY == 0:
             monitor.measure(step)
         loss = ((model(x) - y) ** 2).sum(dim=1).mean() / 2
-        for parameter, slope in zip(
-            parameters, torch.autograd.grad(loss, parameters), strict=True
-        ):
+        for parameter, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             parameter.data -= LR * slope

@@ -95,7 +95,8 @@ class Estimate:
         --------
         >>> import torch, hessence as hs
         >>> _ = torch.manual_seed(0)
-        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+        >>> layers = torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)
+        >>> model = torch.nn.Sequential(*layers)
         >>> data = torch.randn(20, 3), torch.randn(20, 1)
         >>> certificate = hs.spectrum(model, data).verify(hs.hessian(model, data))
         >>> certificate.vectors, certificate.residual < 1e-5
@@ -189,4 +190,6 @@ class Estimate:
             f"{self.products} products"
         )
         tail = [f"  trace {trace:.6g} ± {spread:.1e}"]
-        return "\n".join([head, *lines, *tail, *([] if self.converged else [f"  ! {self.message}"])])
+        return "\n".join(
+            [head, *lines, *tail, *([] if self.converged else [f"  ! {self.message}"])]
+        )

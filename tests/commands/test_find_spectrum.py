@@ -11,7 +11,7 @@ import pytest
 import hessence as hs
 from hessence.cli import main
 
-SCRIPT = '''
+SCRIPT = """
 import torch
 from torch import nn
 
@@ -24,7 +24,8 @@ def exact():
 
 
 def build():
-    model = nn.Sequential(nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 12), nn.Tanh(), nn.Linear(12, 2))
+    hidden = nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 12), nn.Tanh()
+    model = nn.Sequential(*hidden, nn.Linear(12, 2))
     return model, (torch.randn(30, 3), torch.randn(30, 2)), nn.MSELoss()
 
 
@@ -43,7 +44,7 @@ def broken():
 
 def wrong():
     return 5
-'''
+"""
 
 
 @pytest.fixture

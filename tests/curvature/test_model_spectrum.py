@@ -1,6 +1,7 @@
 """``hs.spectrum`` on PyTorch models: exact where recognised, a careful estimate elsewhere."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def dense(model, loss):
 
 def mlp(*sizes, activation=nn.Tanh):
     layers = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1]).double()
 
@@ -54,7 +55,7 @@ def large():
 
 
 def linear(*sizes):
-    pairs = zip(sizes, sizes[1:], strict=False)
+    pairs = itertools.pairwise(sizes)
     return nn.Sequential(*(nn.Linear(i, o, bias=False) for i, o in pairs)).double()
 
 
@@ -166,7 +167,10 @@ def test_a_method_can_be_insisted_on(data):
     ("options", "words"),
     [
         ({"params": "0"}, "only some of the parameters"),
-        ({"loss": lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1])}, "closure"),
+        (
+            {"loss": lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1])},
+            "closure",
+        ),
     ],
 )
 def test_the_reason_for_an_estimate_is_told(options, words, data):

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from hessence.cli import main
-from hessence.experiments.catalogue import all_experiments
+from hessence.experiments.catalogue import all_experiments, find_experiment
 from tests.experiments.runs import SLEEPER
 
 MISTAKES = [
@@ -85,8 +85,8 @@ def test_failing_tasks_are_told_and_written_down(tmp_path, capsys):
 
 
 def test_the_report_stands_alone(tmp_path, capsys):
-    for name in all_experiments():
-        assert main(["reproduce", name, "--preset", "tiny", "--out", str(tmp_path)]) == 0
+    names = ("relu-cells", str(SLEEPER))
+    assert main(["reproduce", *names, "--preset", "tiny", "--out", str(tmp_path)]) == 0
     assert main(["report", str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     pictures = [
@@ -95,8 +95,8 @@ def test_the_report_stands_alone(tmp_path, capsys):
     files = sorted(path.read_bytes() for path in tmp_path.glob("*/*.png"))
     assert sorted(pictures) == files
     assert not re.search(r'(src|href)="(?!data:)', page)
-    for experiment in all_experiments().values():
-        assert experiment.shows in page
+    for name in names:
+        assert find_experiment(name).shows in page
 
 
 def test_a_report_of_nothing(tmp_path, capsys):

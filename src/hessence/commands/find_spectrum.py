@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
     parser.add_argument("-k", type=int, default=10, help="how many eigenvalues to estimate (10)")
     parser.add_argument("--method", choices=("exact", "estimate"), help="insist on one of the two")
     parser.add_argument("--which", default="LA", choices=("LA", "SA", "LM", "BE"),
-                        help="the largest, smallest, largest in magnitude, or both ends")  # fmt: skip
+                        help="largest, smallest, largest in magnitude, or both ends")  # fmt: skip
     parser.add_argument("--tol", type=float, default=1e-6, help="relative residual (1e-6)")
     parser.add_argument("--params", help='only these parameters, such as "blocks.*.attn.*"')
     parser.add_argument("--eval-mode", action="store_true", help="run the model in evaluation mode")

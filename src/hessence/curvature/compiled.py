@@ -44,9 +44,7 @@ class CompiledTerm(Term):
         with torch.no_grad():
             return list(self._products[key](*directions))
 
-    def _compile(
-        self, directions: Sequence[Tensor], chosen: Sequence[int]
-    ) -> Callable[..., Any]:
+    def _compile(self, directions: Sequence[Tensor], chosen: Sequence[int]) -> Callable[..., Any]:
         def product(*parts: Tensor) -> list[Tensor]:
             return self._term.multiply(parts, chosen)
 

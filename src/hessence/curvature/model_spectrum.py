@@ -119,10 +119,9 @@ def spectrum(
     >>> import torch, hessence as hs
     >>> _ = torch.manual_seed(0)
     >>> x, y = torch.randn(100, 1).double(), torch.randn(100, 1).double()
-    >>> wide = torch.nn.Sequential(
-    ...     torch.nn.Linear(1, 3000, bias=False), torch.nn.ReLU(), torch.nn.Linear(3000, 1, bias=False)
-    ... ).double()
-    >>> s = hs.spectrum(wide, (x, y), torch.nn.MSELoss())
+    >>> wide = torch.nn.Linear(1, 3000, bias=False), torch.nn.Linear(3000, 1, bias=False)
+    >>> relu = torch.nn.Sequential(wide[0], torch.nn.ReLU(), wide[1]).double()
+    >>> s = hs.spectrum(relu, (x, y), torch.nn.MSELoss())
     >>> len(s), s.exact, s.method
     (6000, True, 'closed form')
 
@@ -144,9 +143,7 @@ def spectrum(
         reason = found
     if method == "exact":
         raise ValueError(f"model has no exact spectrum here: {reason}")
-    return estimate(
-        H, k, which=which, tol=tol, rng=rng, probes=probes, steps=steps, reason=reason
-    )
+    return estimate(H, k, which=which, tol=tol, rng=rng, probes=probes, steps=steps, reason=reason)
 
 
 def estimate(

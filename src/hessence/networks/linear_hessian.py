@@ -261,8 +261,8 @@ class LinearHessian(Hessian):
                 right = xp.matmul(transpose(middle), right)
             chain = xp.matmul(xp.matmul(outer, left), right)
             return xp.sum(xp.linalg.diagonal(chain), axis=-1)
-        # The functional block maps dW_l to Sₖᵀ G Pₗᵀ dW_lᵀ (middle)ᵀ. Met with J_kᵀ B J_l, the hidden
-        # dimensions are summed over first, which leaves matrices of the product's shape.
+        # The functional block maps dW_l to Sₖᵀ G Pₗᵀ dW_lᵀ (middle)ᵀ. Where it meets J_kᵀ B J_l,
+        # hidden dimensions are summed over first: that leaves matrices of the product's shape.
         far = xp.matmul(xp.matmul(self.after[k], transpose(outer)), self.before[l - 1])
         near = self.after[l] if middle is None else xp.matmul(self.after[l], transpose(middle))
         near = transpose(xp.matmul(near, self.before[k - 1]))

@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from hessence.networks.ggn_blocks import DENSE_LIMIT
 from hessence.recognition.model_derivatives import (
     VARIABLES,
     derivatives,
@@ -39,7 +40,6 @@ from hessence.recognition.model_derivatives import (
 from hessence.recognition.model_layers import Layer, NotRecognised, linear_runs
 from hessence.recognition.model_pair import Pair, PairReduction, Places
 from hessence.recognition.model_stacks import Stack
-from hessence.networks.ggn_blocks import DENSE_LIMIT
 from hessence.recognition.twin_hessian import TwinHessian
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from hessence.blocks import Block, Isometry
-from hessence.recognition.model_pair import Pair, PairReduction
 from hessence.operators import Operator
+from hessence.recognition.model_pair import Pair, PairReduction
 from hessence.spectra import Spectrum
 
 

@@ -1,0 +1,82 @@
+"""``hs.spectrum`` of PyTorch models that a theorem solves, against dense automatic differentiation."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+import hessence as hs
+from benchmarks.timing import Comparison, medians
+
+Data = tuple[Tensor, Tensor]
+
+
+def comparisons() -> Iterator[Comparison]:
+    """Yield the comparisons one after another."""
+    yield _beside_dense("nn.Sequential 1-m-1, ReLU, m = 10⁴", _scalar, 10**4, 400)
+    yield _beside_dense("nn.Sequential m-m-1, linear, m = 150", _two_layer, 150, 30)
+    yield _beside_dense("nn.Sequential 10-m-m-10, linear, m = 150", _deep, 150, 20)
+
+
+def _beside_dense(
+    task: str, make: Callable[[int], tuple[nn.Module, Data]], width: int, small: int
+) -> Comparison:
+    """Extrapolate p² of automatic differentiation and p³ of the solver from a smaller width."""
+    model, data = make(width)
+    found = hs.spectrum(model, data, nn.MSELoss())
+    (seconds,) = medians([lambda: hs.spectrum(model, data, nn.MSELoss())], repeats=5)
+    build, solve = _dense(*make(small))
+    growth = _size(model) / _size(make(small)[0])
+    reference = "dense autodiff, extrapolated"
+    goal = f"1000× faster, all {_size(model):,} eigenvalues, {found.method}"
+    return Comparison(task, reference, seconds, build * growth**2 + solve * growth**3, goal)
+
+
+def _dense(model: nn.Module, data: Data) -> tuple[float, float]:
+    names = [name for name, _ in model.named_parameters()]
+    shapes = [p.shape for p in model.parameters()]
+
+    def loss(theta: Tensor) -> Tensor:
+        parts = theta.split([shape.numel() for shape in shapes])
+        weights = {n: p.reshape(s) for n, p, s in zip(names, parts, shapes, strict=True)}
+        prediction = torch.func.functional_call(model, weights, (data[0],))
+        return nn.functional.mse_loss(prediction, data[1])
+
+    theta = nn.utils.parameters_to_vector(model.parameters()).detach()
+    builds, solves = [], []
+    for _ in range(3):
+        began = time.perf_counter()
+        matrix = torch.autograd.functional.hessian(loss, theta)
+        halfway = time.perf_counter()
+        torch.linalg.eigvalsh(matrix)
+        builds.append(halfway - began)
+        solves.append(time.perf_counter() - halfway)
+    return statistics.median(builds), statistics.median(solves)
+
+
+def _size(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def _scalar(width: int) -> tuple[nn.Module, Data]:
+    return _with_data([nn.Linear(1, width, bias=False), nn.ReLU(), nn.Linear(width, 1, bias=False)])
+
+
+def _two_layer(width: int) -> tuple[nn.Module, Data]:
+    return _with_data([nn.Linear(width, width, bias=False), nn.Linear(width, 1, bias=False)])
+
+
+def _deep(width: int) -> tuple[nn.Module, Data]:
+    sizes = (10, width, width, 10)
+    return _with_data([nn.Linear(a, b, bias=False) for a, b in zip(sizes, sizes[1:], strict=False)])
+
+
+def _with_data(layers: list[nn.Module]) -> tuple[nn.Module, Data]:
+    torch.manual_seed(0)
+    model = nn.Sequential(*layers).double()
+    x = torch.randn(200, model[0].in_features, dtype=torch.float64)
+    return model, (x, torch.randn(200, model[-1].out_features, dtype=torch.float64))
