@@ -1,10 +1,11 @@
-"""``hs.spectrum`` of PyTorch models that a theorem solves, against dense automatic differentiation."""
+"""``hs.spectrum`` of PyTorch models that a theorem solves, against dense autodiff."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +73,7 @@ def _two_layer(width: int) -> tuple[nn.Module, Data]:
 
 def _deep(width: int) -> tuple[nn.Module, Data]:
     sizes = (10, width, width, 10)
-    return _with_data([nn.Linear(a, b, bias=False) for a, b in zip(sizes, sizes[1:], strict=False)])
+    return _with_data([nn.Linear(a, b, bias=False) for a, b in pairwise(sizes)])
 
 
 def _with_data(layers: list[nn.Module]) -> tuple[nn.Module, Data]:

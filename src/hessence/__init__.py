@@ -40,7 +40,7 @@ from hessence.twin import narrow_twin
 if TYPE_CHECKING:
     from hessence.curvature.checks import CheckWarning
     from hessence.curvature.layers import layer_spectra
-    from hessence.curvature.model_operator import ggn, hessian
+    from hessence.curvature.model_matrices import ggn, hessian
     from hessence.curvature.model_spectrum import spectrum
     from hessence.curvature.monitor import Monitor
 
@@ -89,8 +89,8 @@ __all__ = [
 _TORCH_NAMES = {
     "CheckWarning": "checks",
     "Monitor": "monitor",
-    "ggn": "model_operator",
-    "hessian": "model_operator",
+    "ggn": "model_matrices",
+    "hessian": "model_matrices",
     "layer_spectra": "layers",
     "spectrum": "model_spectrum",
 }

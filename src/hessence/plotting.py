@@ -193,11 +193,11 @@ def draw_sweep(
 def draw_density(density: Density, ax: Any = None, *, eigenvalues: Any = None) -> Any:
     """Draw a smoothed density and its band on a logarithmic scale.
 
-    What lies lower than half of what one eigenvalue alone amounts to is cut off: below that there
-    is only the Gaussian's tail. Eigenvalues that are known are marked along the bottom.
+    What lies lower than a tenth of what one eigenvalue alone amounts to is cut off: below that
+    there is only the Gaussian's tail. Eigenvalues that are known are marked along the bottom.
     """
     ax = _axes(ax)
-    floor = 0.2 / (density.size * density.width)
+    floor = 0.04 / (density.size * density.width)
     top = 3 * float((density.values + density.error).max())
     low = np.maximum(density.values - density.error, floor / 10)
     high = np.maximum(density.values + density.error, floor / 10)

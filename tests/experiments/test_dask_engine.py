@@ -75,6 +75,30 @@ def test_failures_come_back_as_failures(engine, tmp_path):
     ]
 
 
+def test_a_schedulers_address(tmp_path, alone):
+    with (
+        distributed.LocalCluster(
+            n_workers=1,
+            threads_per_worker=2,
+            protocol="tcp",
+            processes=False,
+            dashboard_address=None,
+        ) as cluster,
+        dask_engine(cluster.scheduler_address) as engine,
+        open_store(tmp_path) as store,
+    ):
+        assert collect(sleeper, SETTINGS, 0, store, engine).records == alone.records
+
+
+def test_nobody_at_an_address(monkeypatch):
+    monkeypatch.setattr("hessence.experiments.dask_engine.TIMEOUT", 1)
+    with (
+        pytest.raises(EngineError, match="no Dask cluster at tcp"),
+        dask_engine("tcp://127.0.0.1:9"),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("target", ["local", "local:0", "local:two"])
 def test_targets_that_make_no_sense(target):
     with pytest.raises(EngineError, match="local:N"), dask_engine(target):

@@ -49,6 +49,7 @@ def mark(tmp_path):
         ("LIMIT = 3", "LIMIT = 4"),
         ("return LIMIT", "return LIMIT + 1"),
         ("return helper(task)", "return plain(helper(task))"),
+        ("return helper(task)", "from hessence.experiments import plain\n    return helper(task)"),
     ],
 )
 def test_edits_of_what_runs_count(mark, old, new):

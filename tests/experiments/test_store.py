@@ -93,3 +93,21 @@ def test_one_at_a_time(tmp_path):
         pass
     with open_store(tmp_path):
         pass
+
+
+def test_the_log_of_a_store_that_was_moved_away_is_not_read(filled):
+    log = filled.with_name("records.sqlite-wal")
+    reader = sqlite3.connect(filled)
+    reader.execute("SELECT count(*) FROM records").fetchone()
+    with open_store(filled.parent) as store:
+        store.write(KEY, "late", Row("1", 0.0))
+        content = log.read_bytes()
+        assert content
+    reader.close()
+    filled.unlink()
+    log.write_bytes(content)
+    with open_store(filled.parent) as store:
+        assert len(store) == 0
+        store.write(KEY, "{}", Row("1", 0.0))
+    with open_store(filled.parent) as store:
+        assert len(store) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from hessence.curvature.model_operator import ggn, hessian
+from hessence.curvature.model_matrices import ggn, hessian
 from hessence.krylov.extremal import eigenpairs
 from hessence.krylov.results import Eigenpairs
 

@@ -1,4 +1,4 @@
-"""Hessian and Gauss–Newton matrix of a PyTorch model on data, as operators."""
+"""A matrix over the parameters of a PyTorch model, as an operator: a sum of terms over batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 import torch
@@ -14,10 +13,9 @@ from torch import Tensor
 
 from hessence.curvature import ranks
 from hessence.curvature.checks import Check, check_products, perturbed
-from hessence.curvature.criteria import PairCriterion, predict
-from hessence.curvature.setting import Mode, Setting
+from hessence.curvature.setting import Setting
 from hessence.curvature.term_store import TermStore
-from hessence.curvature.terms import GgnTerm, HessianTerm, Term
+from hessence.curvature.terms import Term
 from hessence.operators import Operator
 
 WIDEST = 16
@@ -26,8 +24,11 @@ WIDEST = 16
 TRIAL = 8
 """How many vectors the two ways to multiply are timed with."""
 
-CLEARLY = 0.9
+CLEARLY = 0.8
 """Blocks must take less than this share of the time of single vectors."""
+
+BRIEF, REPEATS = 0.05, 5
+"""A trial of less than so many seconds is repeated up to so many times."""
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -231,166 +232,25 @@ class ModelOperator(Operator):
     def _use_blocks(self, term: Term, rows: Tensor) -> bool:
         """Decide once, by a trial on the first term, whether blocks are faster."""
         if self._blocks_pay is None:
-            trial = rows[:TRIAL]
-            single = _seconds(lambda: self._add_vectors(term, trial, torch.zeros_like(trial)))
-            block = _seconds(lambda: self._add_blocks(term, trial, torch.zeros_like(trial)))
+            single, block = self._trial(term, rows[:TRIAL])
             # All ranks must choose alike, or their sums would differ in the last digit.
             single = ranks.sum_number(single, self.device)
             block = ranks.sum_number(block, self.device)
             self._blocks_pay = block < CLEARLY * single
         return self._blocks_pay
 
+    def _trial(self, term: Term, rows: Tensor) -> tuple[float, float]:
+        """Return how long one by one and at once take; the shortest times where they are short.
 
-class ModelHessian(ModelOperator):
-    """The Hessian of a model's loss; ``H.ggn`` is its Gauss–Newton part."""
-
-    def _moved(self, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
-        return self._slopes(batch, leaves)[0]
-
-    @property
-    def ggn(self) -> ModelGgn:
-        """The Gauss–Newton part."""
-        return ModelGgn(self.setting, _ggn_terms(self.setting), self._chosen)
-
-
-class ModelGgn(ModelOperator):
-    """The Gauss–Newton part of a model's Hessian: what is left if the model is linearised."""
-
-    def _moved(self, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
-        inputs, target = batch
-        criterion = self.setting.criterion
-        assert isinstance(criterion, PairCriterion)
-        there = self.setting.snapshot.run(predict, inputs, leaves=leaves).detach()
-        here = self.setting.snapshot.run(predict, inputs)
-        bent = criterion.hessian(here, target)(there - here.detach())
-        own = self.setting.snapshot.parameters.leaves
-        if not here.requires_grad:
-            return [torch.zeros_like(leaf) for leaf in own]
-        return list(torch.autograd.grad(here, own, bent, materialize_grads=True))
-
-
-def hessian(
-    model: Any,
-    data: Any,
-    loss: Any = None,
-    params: Any = None,
-    *,
-    eval_mode: bool = False,
-    memory: float | None = None,
-    mode: Mode = "auto",
-    compile: bool = False,
-) -> ModelHessian:
-    r"""Return the Hessian of a model's loss on data, as an operator on flat parameter vectors.
-
-    With batches b of total loss :math:`\ell_b` and count :math:`n_b` it is
-    :math:`\nabla^2 \sum_b \ell_b / \sum_b n_b`: the Hessian of the loss on all data, however they
-    are cut into batches. The model is not touched: its parameters and buffers are copied, so the
-    operator stays what it is while training goes on.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The model, in float32 or float64. Dropout and batch normalisation in training mode are
-        refused, since a loss that changes from call to call has no Hessian.
-    data : (x, y), DataLoader, Dataset, dict, or iterable of batches
-        All data at once, or batches that can be gone through again. An input may be a tensor, a
-        tuple of arguments or a dictionary of them. With a closure, batches may be anything.
-    loss : optional
-        A ``torch.nn`` loss, with its reduction, weights and ignored targets; ``"mse"`` or None for
-        ½ E‖f − y‖², or another of this library's names; a function of (prediction, target) that
-        returns a mean or a sum over samples; or a closure ``loss(model, batch)``, told by the name
-        of its first parameter (model, module, net or network), by batches that are not pairs, or
-        because it cannot be called on a prediction. A closure returns a mean over samples, or a
-        pair (mean, weight).
-    params : optional
-        Patterns of names, such as ``"blocks.*.attn.*"``, or tensors; by default all parameters
-        that require gradients.
-    eval_mode : bool
-        Run the model in evaluation mode and restore its mode afterwards.
-    memory : float, optional
-        How many bytes of data and graphs to keep from product to product; what does not fit is
-        computed again each time. By default half of what is free.
-    mode : {"auto", "vectors", "blocks"}
-        Whether several columns go through a graph one by one or at once. By default a trial tells.
-    compile : bool
-        Compile the products with ``torch.compile``: takes some ten seconds to minutes, and pays
-        after hundreds to thousands of products (see the benchmarks).
-
-    Returns
-    -------
-    ModelHessian
-        With ``@``, ``shape``, ``dense()``, ``to_scipy()``, ``check()``, ``ggn``, ``block(params)``,
-        ``split(vector)``, ``loss()`` and ``gradient()``.
-
-    Notes
-    -----
-    Under ``torch.distributed`` each process gives its own share of the data, and all get the
-    product of the whole; they must multiply by the same vectors, as the solvers of this library do.
-
-    Examples
-    --------
-    >>> import torch, hessence as hs
-    >>> _ = torch.manual_seed(0)
-    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-    >>> H = hs.hessian(model, (torch.randn(50, 3), torch.randn(50, 1)), torch.nn.MSELoss())
-    >>> H.shape, (H @ torch.ones(41)).shape
-    ((41, 41), torch.Size([41]))
-    >>> H.check().passed
-    True
-    >>> H.block("2").shape
-    (9, 9)
-    """
-    setting = Setting(
-        model, data, loss, params, eval_mode=eval_mode, memory=memory, mode=mode, compile=compile
-    )
-    build = partial(HessianTerm, setting.snapshot, setting.criterion)
-    return ModelHessian(setting, setting.terms(build))
-
-
-def ggn(
-    model: Any,
-    data: Any,
-    loss: Any = None,
-    params: Any = None,
-    *,
-    eval_mode: bool = False,
-    memory: float | None = None,
-    mode: Mode = "auto",
-    compile: bool = False,
-) -> ModelGgn:
-    r"""Return the Gauss–Newton matrix :math:`\sum J^\top \nabla^2\ell(f) J` of a model's loss.
-
-    It is the Hessian of the loss with the model linearised, and positive semi-definite if the loss
-    is convex in the prediction. The loss' own Hessian is in closed form for squared error,
-    cross-entropy and binary cross-entropy, and exact by automatic differentiation for others.
-
-    Parameters and result are as for ``hs.hessian``; a closure is refused, since it does not tell
-    where the model ends and the loss begins.
-
-    Examples
-    --------
-    >>> import torch, hessence as hs
-    >>> _ = torch.manual_seed(0)
-    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
-    >>> data = torch.randn(50, 3), torch.randint(4, (50,))
-    >>> G = hs.ggn(model, data, torch.nn.CrossEntropyLoss())
-    >>> bool(torch.linalg.eigvalsh(G.dense()).min() > -1e-6)
-    True
-    """
-    setting = Setting(
-        model, data, loss, params, eval_mode=eval_mode, memory=memory, mode=mode, compile=compile
-    )
-    return ModelGgn(setting, _ggn_terms(setting))
-
-
-def _ggn_terms(setting: Setting) -> TermStore:
-    criterion = setting.criterion
-    if not isinstance(criterion, PairCriterion):
-        raise ValueError(
-            "loss must be a loss of (prediction, target) for the Gauss–Newton matrix; a closure "
-            "does not tell where the model ends and the loss begins."
-        )
-    return setting.terms(partial(GgnTerm, setting.snapshot, criterion))
+        Short times scatter, and the choice should be the same whenever it is made.
+        """
+        image = torch.zeros_like(rows)
+        single: list[float] = []
+        block: list[float] = []
+        while not single or (single[0] < BRIEF and len(single) < REPEATS):
+            single.append(_seconds(lambda: self._add_vectors(term, rows, image)))
+            block.append(_seconds(lambda: self._add_blocks(term, rows, image)))
+        return min(single), min(block)
 
 
 def _seconds(work: Callable[[], None]) -> float:

@@ -16,7 +16,7 @@ from hessence.curvature import ranks
 from hessence.curvature.batches import is_sample_pair, merged
 from hessence.curvature.checks import CheckWarning
 from hessence.curvature.criteria import PairCriterion
-from hessence.curvature.model_operator import ModelHessian, hessian
+from hessence.curvature.model_matrices import ModelHessian, hessian
 from hessence.curvature.setting import Setting
 from hessence.curvature.snapshots import unwrap
 from hessence.estimates import Estimate
@@ -155,6 +155,7 @@ def estimate(
     rng: int,
     probes: int,
     steps: int,
+    memory: float | None,
     reason: str,
 ) -> Estimate:
     """Estimate the spectrum of an operator, after a check of its products."""
@@ -172,7 +173,7 @@ def estimate(
     if k is None or size <= DENSE_LIMIT:
         return _dense(H, k, which, reason)
     pairs = eigenpairs(H, k=min(k, size), which=which, tol=tol, rng=rng)
-    found = trace(H, products=TRACE_PRODUCTS, rng=rng)
+    found = trace(H, products=TRACE_PRODUCTS, rng=rng, memory=memory)
     return Estimate(
         eigenvalues=pairs.eigenvalues,
         errors=pairs.errors,
@@ -185,7 +186,7 @@ def estimate(
         message=pairs.message,
         reason=reason,
         _products=pairs.products + found.products,
-        _density=lambda: density(H, probes, steps, rng),
+        _density=lambda: density(H, probes, steps, rng, memory=memory),
     )
 
 

@@ -13,7 +13,7 @@ import torch
 from hessence.curvature.criteria import PairCriterion
 from hessence.curvature.history import History
 from hessence.curvature.measurement import Measurement
-from hessence.curvature.model_operator import ModelHessian, hessian
+from hessence.curvature.model_matrices import ModelHessian, hessian
 from hessence.curvature.monitor_files import MonitorFiles
 from hessence.curvature.tracking import NotFiniteError, Top, Tracker
 from hessence.krylov.stochastic_trace import FEWEST, trace

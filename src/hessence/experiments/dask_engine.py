@@ -87,7 +87,7 @@ def _outcomes(client: Any, work: Sequence[Job]) -> Iterator[Outcome]:
 
 
 def _uninterrupted() -> Any:
-    """Return a plugin that leaves Ctrl-C to this process; workers that replace others get it too."""
+    """Return a plugin that leaves Ctrl-C to this process; workers started later get it too."""
 
     class Uninterrupted(_distributed().WorkerPlugin):  # type: ignore[misc]
         def setup(self, worker: Any) -> None:

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-PACKAGE = "hessence.experiments."
+PACKAGE = "hessence.experiments"
+FRAME = {f"{PACKAGE}.protocol"}
+"""What experiments are declared with; it computes nothing."""
 
 
 def fingerprint(run: Callable[..., Any], settings: type) -> str:
@@ -25,14 +27,18 @@ def fingerprint(run: Callable[..., Any], settings: type) -> str:
     tree = _stripped(Path(file))
     known = {name: node for node in tree.body for name in _defined(node)}
     waiting, reached = [run.__name__], dict[str, str]()
+    helpers: dict[str, str] = {}
     while waiting:
         name = waiting.pop()
         if name in reached or name == settings.__name__ or name not in known:
             continue
         node = known[name]
-        reached[name] = ast.unparse(node) + _imported(node)
+        reached[name] = ast.unparse(node)
+        _gather_helpers(node, helpers)
         waiting += [child.id for child in ast.walk(node) if isinstance(child, ast.Name)]
-    text = "\n".join(reached[name] for name in sorted(reached))
+    # A function without a name of its own in the file: then the whole file counts.
+    pieces = [reached[name] for name in sorted(reached)] or [ast.unparse(tree)]
+    text = "\n".join([*pieces, *(helpers[name] for name in sorted(helpers))])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -64,12 +70,19 @@ def _defined(node: ast.stmt) -> Iterator[str]:
             yield from (alias.asname or alias.name.partition(".")[0] for alias in names)
 
 
-def _imported(node: ast.stmt) -> str:
-    """Return the code of a helper module of this package, if that is what a statement imports."""
-    found = ""
+def _gather_helpers(node: ast.AST, helpers: dict[str, str]) -> None:
+    """Add the code of this package's modules that a statement imports, and of those they import."""
     for item in ast.walk(node):
-        if isinstance(item, ast.ImportFrom) and (item.module or "").startswith(PACKAGE):
-            spec = importlib.util.find_spec(str(item.module))
+        if not isinstance(item, ast.ImportFrom) or not item.module:
+            continue
+        names = [item.module]
+        if item.module == PACKAGE:
+            names = [f"{PACKAGE}.{alias.name}" for alias in item.names]
+        for name in names:
+            if not name.startswith(f"{PACKAGE}.") or name in helpers or name in FRAME:
+                continue
+            spec = importlib.util.find_spec(name)
             if spec is not None and spec.origin:
-                found += ast.unparse(_stripped(Path(spec.origin)))
-    return found
+                tree = _stripped(Path(spec.origin))
+                helpers[name] = ast.unparse(tree)
+                _gather_helpers(tree, helpers)

@@ -21,7 +21,7 @@ KIND = 0x68657373
 """SQLite's application id of these files: "hess"."""
 
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS records (
+CREATE TABLE records (
   experiment TEXT NOT NULL, code TEXT NOT NULL, settings TEXT NOT NULL, seed INTEGER NOT NULL,
   task TEXT NOT NULL, record TEXT NOT NULL, seconds REAL NOT NULL, checksum TEXT NOT NULL,
   PRIMARY KEY (experiment, code, settings, seed, task)
@@ -91,13 +91,30 @@ def open_store(folder: Path) -> Iterator[Store]:
     with exclusive(folder / LOCK):
         if path.exists() and path.stat().st_size > 0:
             _require_whole(path)
+        else:
+            _create(path)
         with closing(sqlite3.connect(path)) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
+            # Enough against kills of the process; only a power cut may lose the last records.
             connection.execute("PRAGMA synchronous = NORMAL")
-            with connection:
-                connection.execute(f"PRAGMA application_id = {KIND}")
-                connection.execute(SCHEMA)
             yield Store(connection)
+
+
+def _create(path: Path) -> None:
+    """Make an empty file of records, which appears whole or not at all."""
+    fresh = path.with_name(f".{NAME}.new")
+    for tail in ("", "-journal", "-wal", "-shm"):
+        fresh.with_name(fresh.name + tail).unlink(missing_ok=True)
+    with closing(sqlite3.connect(fresh)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        with connection:
+            connection.execute(f"PRAGMA application_id = {KIND}")
+            connection.execute(SCHEMA)
+    # The log of a file that was moved away would be read into the new one.
+    log = path.with_name(f"{NAME}-wal")
+    if log.exists():
+        log.replace(log.with_name(f"{log.name}.old"))
+    path.with_name(f"{NAME}-shm").unlink(missing_ok=True)
+    fresh.replace(path)
 
 
 def _require_whole(path: Path) -> None:
