@@ -76,14 +76,9 @@ def test_failures_come_back_as_failures(engine, tmp_path):
 
 
 def test_a_schedulers_address(tmp_path, alone):
+    options = {"processes": False, "protocol": "tcp", "dashboard_address": "127.0.0.1:0"}
     with (
-        distributed.LocalCluster(
-            n_workers=1,
-            threads_per_worker=2,
-            protocol="tcp",
-            processes=False,
-            dashboard_address=None,
-        ) as cluster,
+        distributed.LocalCluster(n_workers=1, threads_per_worker=2, **options) as cluster,
         dask_engine(cluster.scheduler_address) as engine,
         open_store(tmp_path) as store,
     ):

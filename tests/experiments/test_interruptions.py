@@ -66,3 +66,16 @@ def test_a_second_process_is_refused(tmp_path, uninterrupted):
     first.communicate(timeout=30)
     assert first.returncode == 0
     assert (tmp_path / "sleeper" / "records.csv").read_bytes() == uninterrupted
+
+
+@pytest.mark.slow
+def test_ctrl_c_on_a_cluster(tmp_path, uninterrupted):
+    options = (*SHORT, "--cluster", "local:2")
+    process = start(tmp_path, *options)
+    wait_for_records(tmp_path, 2)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert group_is_gone(process.pid)
+    assert finish(tmp_path, *options) == uninterrupted

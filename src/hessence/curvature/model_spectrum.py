@@ -143,7 +143,17 @@ def spectrum(
         reason = found
     if method == "exact":
         raise ValueError(f"model has no exact spectrum here: {reason}")
-    return estimate(H, k, which=which, tol=tol, rng=rng, probes=probes, steps=steps, reason=reason)
+    return estimate(
+        H,
+        k,
+        which=which,
+        tol=tol,
+        rng=rng,
+        probes=probes,
+        steps=steps,
+        memory=memory,
+        reason=reason,
+    )
 
 
 def estimate(

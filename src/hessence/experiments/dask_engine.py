@@ -35,7 +35,8 @@ def dask_engine(target: str) -> Iterator[Engine]:
                         n_workers=workers,
                         threads_per_worker=1,
                         processes=True,
-                        dashboard_address=None,
+                        # Any free port: the usual one may belong to another cluster.
+                        dashboard_address="127.0.0.1:0",
                         silence_logs=logging.CRITICAL,
                     )
                 )

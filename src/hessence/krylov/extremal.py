@@ -11,6 +11,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence.arrays import Array, epsilon, floating, like
+from hessence.krylov.arguments import generator, require_int
 from hessence.krylov.dense import dense
 from hessence.krylov.findings import ATTAINABLE, Findings, Request
 from hessence.krylov.lanczos import Search
@@ -126,12 +127,12 @@ def eigenpairs(
     subject = operand(H, v0)
     start = _start(v0, subject)
     request = _request(subject, start, k, which, tol, ncv, block, max_products, confidence)
-    generator = _generator(rng)
+    source = generator(rng)
     n, allowed = subject.size, request.max_products
     if n <= allowed and n <= max(SMALL, request.ncv + request.block):
         return _report(dense(subject, request), request, subject, "dense")
     patience = n if _fits(subject) and 2 * n <= allowed else allowed
-    findings = Search(subject, replace(request, max_products=patience), start, generator).run()
+    findings = Search(subject, replace(request, max_products=patience), start, source).run()
     if findings.resolved.all() or findings.products < patience or findings.products + n > allowed:
         return _report(findings, request, subject, "Lanczos")
     everything = dense(subject, request)
@@ -152,8 +153,8 @@ def _request(
 ) -> Request:
     require_which(which)
     n, width = subject.size, 0 if start is None else int(start.shape[-1])
-    _require_int("k", k, 1, n)
-    _require_int("block", block, 1, n)
+    require_int("k", k, 1, n)
+    require_int("block", block, 1, n)
     if not (isinstance(tol, (int, float, np.floating)) and 0 <= tol < np.inf):
         raise ValueError(f"tol must be a number that is not negative, got {tol!r}.")
     if ncv is None:
@@ -162,11 +163,11 @@ def _request(
         limit = max(ncv, min(GROWTH * ncv, room))
     else:
         limit = ncv
-        _require_int("ncv", ncv, min(max(k + 1, width), n), n)
+        require_int("ncv", ncv, min(max(k + 1, width), n), n)
     if max_products is None:
         max_products = max(1000, 100 * k, 2 * width, 2 * n if _fits(subject) else 0)
     else:
-        _require_int("max_products", max_products, max(k, width, block), None)
+        require_int("max_products", max_products, max(k, width, block), None)
     if confidence is None:
         confidence = 0.0 if width >= k else CONFIDENCE
     elif not 0 <= confidence < 1:
@@ -188,13 +189,6 @@ def _fits(subject: Operand) -> bool:
     return math.prod(subject.batch) * subject.size**2 <= DENSE_ENTRIES
 
 
-def _require_int(name: str, value: Any, least: int, most: int | None) -> None:
-    is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not is_int or value < least or (most is not None and value > most):
-        bound = f"at least {least}" if most is None else f"between {least} and {most}"
-        raise ValueError(f"{name} must be an integer {bound}, got {value!r}.")
-
-
 def _start(v0: Any, subject: Operand) -> Array:
     if v0 is None:
         return None
@@ -209,13 +203,6 @@ def _start(v0: Any, subject: Operand) -> Array:
         shown = ", ".join(map(str, lead))
         raise ValueError(f"v0 must have shape ({shown},) or ({shown}, b) with b ≤ n, got {given}.")
     return start
-
-
-def _generator(rng: Any) -> np.random.Generator:
-    try:
-        return np.random.default_rng(rng)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"rng must be an integer or a numpy Generator, got {rng!r}.") from error
 
 
 def _report(findings: Findings, request: Request, subject: Operand, method: str) -> Eigenpairs:

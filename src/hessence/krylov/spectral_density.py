@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from hessence.arrays import epsilon, floating, to_numpy
+from hessence.krylov.arguments import generator, require_int
 from hessence.krylov.chains import WORKSPACE, Chain, grow_chains
 from hessence.krylov.density_result import Density, checked_width
-from hessence.krylov.extremal import _generator, _require_int
 from hessence.krylov.findings import ROUNDING
 from hessence.krylov.operands import Operand, operand
 from hessence.krylov.probes import Probes
@@ -130,14 +130,14 @@ def density(
     subject = operand(H)
     if subject.batch:
         raise ValueError(f"H must be one matrix, of shape (n, n), got {tuple(H.shape)}.")
-    _require_int("probes", probes, 1, None)
-    _require_int("steps", steps, 1, None)
+    require_int("probes", probes, 1, None)
+    require_int("steps", steps, 1, None)
     sigma, places = checked_width(width), _checked_grid(grid)
-    generator = _generator(rng)
+    source = generator(rng)
     steps = min(int(steps), subject.size)
     room = vectors_within(memory, subject.size, subject.reference)
     product = ScaledProduct(subject)
-    drawn = Probes(generator, int(probes), subject.size, subject.reference)
+    drawn = Probes(source, int(probes), subject.size, subject.reference)
     chains = _run(product, drawn, steps, max(1, room // (steps + WORKSPACE)))
     rules, ends, ends_error = _evaluate(chains, steps, subject, product.scale)
     norm = max(abs(end) for end in ends)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hessence.arrays import epsilon, like, to_numpy
-from hessence.krylov.extremal import _generator, _require_int
+from hessence.krylov.arguments import generator, require_int
 from hessence.krylov.gram_schmidt import length_of, project_out
 from hessence.krylov.inner import inner_products, lengths
 from hessence.krylov.leave_one_out import xtrace
@@ -100,15 +100,15 @@ def trace(
     if method not in ("xtrace", "hutch++"):
         raise ValueError(f'method must be "xtrace" or "hutch++", got {method!r}.')
     n = subject.size
-    _require_int("products", products, min(FEWEST, n), None)
-    generator = _generator(rng)
+    require_int("products", products, min(FEWEST, n), None)
+    source = generator(rng)
     room = vectors_within(memory, n, subject.reference)
     product = ScaledProduct(subject)
     if products >= n:
         found, method = _dense(subject, product), "dense"
     else:
         parts = _split(int(products), 2 if method == "xtrace" else 3, room)
-        found = _mean([_estimate(subject, product, part, method, generator) for part in parts])
+        found = _mean([_estimate(subject, product, part, method, source) for part in parts])
     allowance = ROUNDING * epsilon(subject.reference) * np.sqrt(n * found.squared_norm)
     return Trace(
         value=found.value * product.scale,

@@ -1,0 +1,23 @@
+"""Arguments that all solvers share, checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def require_int(name: str, value: Any, least: int, most: int | None) -> None:
+    """Refuse anything but an integer between two bounds."""
+    is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_int or value < least or (most is not None and value > most):
+        bound = f"at least {least}" if most is None else f"between {least} and {most}"
+        raise ValueError(f"{name} must be an integer {bound}, got {value!r}.")
+
+
+def generator(rng: Any) -> np.random.Generator:
+    """Return the source of random numbers that a user means."""
+    try:
+        return np.random.default_rng(rng)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"rng must be an integer or a numpy Generator, got {rng!r}.") from error
