@@ -1,6 +1,7 @@
-"""A training script with a monitor and checkpoints: ``monitored_run.py folder [steps]``.
+"""A training script with a monitor and checkpoints: ``monitored_run.py folder [pause]``.
 
-Started again, it goes on from its last checkpoint. It says each step it has measured.
+Started again, it goes on from its last checkpoint. It says each step it has measured and, with
+``pause``, waits for a line after it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import nn
 
 from hessence.curvature.monitor import Monitor
 
-STEPS = 40
+STEPS = 30
 CHECKPOINT = 7
 
 

@@ -53,25 +53,26 @@ def assert_equal(first, second):
 def test_values_are_those_of_dense_matrices_within_their_errors(dtype):
     model, (x, y), loss = small(dtype)
     monitor = Monitor(model, (x, y), loss, k=3, trace=30)
+    rounding = 1e-4 if dtype == torch.float32 else 1e-12
     for step in range(25):
         record = monitor.measure(step)
-        twin = copy.deepcopy(model).double()
-        parameters = list(twin.parameters())
-        H = dense_hessian(lambda m=twin: loss(m(x.double()), y), parameters)
-        G = dense_ggn(lambda m=twin: m(x.double()), lambda f: loss(f, y), parameters)
-        for matrix, values, errors in (
-            (H, record.eigenvalues, record.errors),
-            (G, record.ggn_eigenvalues, record.ggn_errors),
-        ):
-            truth = np.linalg.eigvalsh(matrix.numpy())[::-1][:3]
-            rounding = 1e-4 if dtype == torch.float32 else 1e-12
-            assert (np.abs(values - truth) <= errors + rounding).all()
-            assert (errors <= 1.01e-4 * truth[0] + rounding).all()
-        assert abs(record.trace - float(H.trace())) <= 5 * record.trace_error
-        assert record.loss == pytest.approx(loss(model(x), y).item())
-        gap = abs(record.eigenvalues[0] - record.ggn_eigenvalues[0]) / record.eigenvalues[0]
-        assert record.ggn_gap == pytest.approx(gap)
         assert record.converged
+        if step % 6 == 0:
+            twin = copy.deepcopy(model).double()
+            parameters = list(twin.parameters())
+            H = dense_hessian(lambda m=twin: loss(m(x.double()), y), parameters)
+            G = dense_ggn(lambda m=twin: m(x.double()), lambda f: loss(f, y), parameters)
+            for matrix, values, errors in (
+                (H, record.eigenvalues, record.errors),
+                (G, record.ggn_eigenvalues, record.ggn_errors),
+            ):
+                truth = np.linalg.eigvalsh(matrix.numpy())[::-1][:3]
+                assert (np.abs(values - truth) <= errors + rounding).all()
+                assert (errors <= 1.01e-4 * truth[0] + rounding).all()
+            assert abs(record.trace - float(H.trace())) <= 5 * record.trace_error
+            assert record.loss == pytest.approx(loss(model(x), y).item())
+            gap = abs(record.eigenvalues[0] - record.ggn_eigenvalues[0]) / record.eigenvalues[0]
+            assert record.ggn_gap == pytest.approx(gap)
         descend(model, (x, y), loss, 0.3)
     assert monitor.history.eigenvalues.shape == (25, 3)
     np.testing.assert_array_equal(monitor.history.steps, np.arange(25))
@@ -84,14 +85,14 @@ def digits():
     return torch.tensor(found.data / 16), torch.tensor(found.target)
 
 
-# Measured: 3.1 and 1.8, 3.7 and 2.0, 5.2 and 1.9; from nothing 14, 11 and 20 at 1e-4.
+# Measured: 2.7 and 1.5 products, 5.5 and 1.9; from nothing 13 and 9, 19 and 13; Lanczos from the
+# last eigenvector, without any checks, 6.8 and 2.0, 8.4 and 1.9.
 @pytest.mark.parametrize(("lr", "batch"), [(0.1, None), (0.02, 64)])
 def test_few_products_at_each_step_of_training(digits, lr, batch):
     torch.manual_seed(0)
-    sizes = (64, 64, 64, 10)
     layers = [nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10)]
     model, loss = nn.Sequential(*layers).double(), nn.CrossEntropyLoss()
-    assert sum(p.numel() for p in model.parameters()) == 8970, sizes
+    assert sum(p.numel() for p in model.parameters()) == 8970
     generator = torch.Generator().manual_seed(0)
     monitors = {tol: Monitor(model, digits, loss, tol=tol, ggn=False) for tol in (1e-4, 1e-2)}
     for step in range(100):
@@ -265,7 +266,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     whole.mkdir()
     killed.mkdir()
     undisturbed, process = run_script(whole), run_script(killed, "pause")
-    for step in range(25):
+    for step in range(18):
         assert int(process.stdout.readline()) == step
         process.stdin.write("\n")
         process.stdin.flush()
@@ -273,21 +274,21 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     process.communicate()
     assert process.returncode == -9
     left = History.load(killed / "run.json")
-    assert list(left.steps) in [list(range(n)) for n in (25, 26)]
+    assert list(left.steps) in [list(range(n)) for n in (18, 19)]
     resumed = run_script(killed)
     out, _ = resumed.communicate(timeout=120)
     assert resumed.returncode == 0
-    # The last checkpoint was made at step 21.
-    assert out.split()[0] == "21"
+    # The last checkpoint was made at step 14.
+    assert out.split()[0] == "14"
     undisturbed.communicate(timeout=120)
     history, expected = History.load(killed / "run.json"), History.load(whole / "run.json")
     np.testing.assert_array_equal(history.steps, np.arange(monitored_run.STEPS))
     np.testing.assert_array_equal(history.loss, expected.loss)
-    np.testing.assert_array_equal(history.eigenvalues[:21], expected.eigenvalues[:21])
+    np.testing.assert_array_equal(history.eigenvalues[:14], expected.eigenvalues[:14])
     for name, errors in (("eigenvalues", "errors"), ("ggn_eigenvalues", "ggn_errors")):
         distance = np.abs(getattr(history, name) - getattr(expected, name))
         assert (distance <= getattr(history, errors) + getattr(expected, errors)).all()
-    assert history.products[21] < history.products[0]
+    assert history.products[14] < history.products[0]
     assert {entry.name for entry in killed.iterdir()} == {"run.json", "run.npz", "checkpoint.pt"}
 
 

@@ -58,8 +58,8 @@ class Monitor:
     Notes
     -----
     *Cost.* For k = 1, a tanh network with 8970 parameters and measurements at every step, a
-    measurement took 2 to 6 products with tol 1e-4 and 1.5 to 3 with 1e-2, refreshing included; the
-    first one, from nothing, 10 to 25. Every measurement adds a forward pass for the loss and a
+    measurement took 1.4 to 6 products with tol 1e-4 and 1.3 to 2.8 with 1e-2, refreshing included;
+    the first one, from nothing, 8 to 25. Every measurement adds a forward pass for the loss and a
     forward and backward pass to set up the products. Between measurements 3 k + `remember` vectors
     of the model's size are kept, twice with `ggn`.
 

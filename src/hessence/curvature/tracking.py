@@ -5,7 +5,7 @@ moved last time, and a recollection of the operator around them. The next search
 eigenvectors would be if they went on like that, and is guided by the recollection.
 
 How far they go on is fitted, for each eigenvector, to the last two motions: smooth training gives
-a factor near 1, the noise of small batches 0.
+a factor near 1, the noise of small batches 0, the oscillation at the edge of stability −1.
 
 A start without any part in an eigenvector never finds it. So where another eigenvalue overtakes
 those that are followed, only a search with a random vector is sure to notice; see ``measure``.
@@ -185,7 +185,7 @@ class Tracker:
             squares = to_numpy((before * before).sum(dim=1)).astype(float)
             meeting = to_numpy((moves * before).sum(dim=1)).astype(float)
             ratio = meeting / np.where(squares > 0, squares, 1.0)
-            self._moves, self._pace = moves, np.clip(ratio, 0.0, 1.0)
+            self._moves, self._pace = moves, np.clip(ratio, -1.0, 1.0)
         self._vectors = vectors
 
 
