@@ -8,6 +8,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
+# Tests share a worker with the rest of their file, and with what that sets up once.
+WORKERS := -n 2 --dist loadscope
+
 .PHONY: demo test test-all lint bench clean
 .DEFAULT_GOAL := demo
 
@@ -15,10 +18,10 @@ demo: $(READY)
 	$(BIN)/hessence demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 test-all: lint
-	$(BIN)/python -m pytest -m ""
+	$(BIN)/python -m pytest $(WORKERS) -m ""
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -86,6 +86,7 @@ def comparisons() -> Iterator[Comparison]:
         for trained in (LATE, EARLY):
             quality = exactness.of_densities(trained, steps=100)
             yield _density(_classifier(trained), 100, f"8× faster, {quality}", repeats=3)
+        yield _monitor()
         yield _compiled(mlp)
     with threads(2):
         fused, explicit, data = small_gpt()
@@ -193,6 +194,32 @@ def _density(subject: Subject, steps: int, goal: str, repeats: int) -> Compariso
     task = f"{subject.name}: density, {steps} steps"
     goal = f"{goal}, {steps} beside {sum(products) // repeats} products"
     return Comparison(task, "curvlinops", seconds, their_seconds, goal)
+
+
+def _monitor() -> Comparison:
+    """Measure the sharpness at every step of gradient descent, 50 of them."""
+    subject = _classifier(EARLY)
+    model = copy.deepcopy(subject.model)
+    subject = Subject(subject.name, model, model, subject.data, subject.loss)
+    monitor = hs.Monitor(model, subject.data, subject.loss, ggn=False, tol=1e-4)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    mine, scratch, products, apart = [], [], [], []
+    for step in range(50):
+        began = time.perf_counter()
+        record = monitor.measure(step)
+        halfway = time.perf_counter()
+        (truth,), count = _eigsh(subject, 1, 1e-4)()
+        scratch.append(time.perf_counter() - halfway)
+        mine.append(halfway - began)
+        products.append((record.products, count))
+        apart.append(abs(record.sharpness / truth - 1))
+        optimiser.zero_grad()
+        subject.loss(model(subject.data[0]), subject.data[1]).backward()
+        optimiser.step()
+    ours, theirs = np.mean(products, axis=0)
+    goal = f"10 products a step, {ours:.1f} beside {theirs:.1f}, {max(apart):.0e} apart"
+    task = f"{subject.name}: sharpness at a step, to 1e-4"
+    return Comparison(task, "curvlinops + eigsh", np.mean(mine), np.mean(scratch), goal)
 
 
 def _compiled(subject: Subject) -> Comparison:

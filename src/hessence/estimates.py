@@ -88,6 +88,13 @@ class Estimate:
         """Return the number of eigenvalues found."""
         return int(self.eigenvalues.shape[-1])
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind the means to compute a density, which hold the model and its data."""
+        state = dict(vars(self))
+        if callable(self._density):
+            state["_density"] = None
+        return state
+
     def verify(self, H: Any) -> Certificate:
         """Multiply every eigenvector by an operator and return the worst residual.
 

@@ -42,6 +42,22 @@ def broken():
     raise RuntimeError("no data today")
 
 
+def mismatched():
+    return nn.Linear(3, 2), (torch.randn(30, 5), torch.randn(30, 2)), nn.MSELoss()
+
+
+class Missing(torch.utils.data.Dataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        raise FileNotFoundError(2, "No such file or directory", "images/0.png")
+
+
+def missing():
+    return nn.Linear(3, 2), Missing(), nn.MSELoss()
+
+
 def wrong():
     return 5
 """
@@ -92,6 +108,8 @@ def test_the_loss_may_be_left_out(script, tmp_path, capsys):
         ("{script}:biuld", "has no function biuld; it has build"),
         ("{script}:dropout", "layer '1' (Dropout) drops values at random"),
         ("{script}:broken", "failed: RuntimeError: no data today"),
+        ("{script}:mismatched", "cannot be run on its data: RuntimeError: mat1 and mat2 shapes"),
+        ("{script}:missing", "images/0.png"),
         ("{script}:wrong", "must return model, data and loss, got int"),
     ],
 )

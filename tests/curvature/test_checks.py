@@ -139,3 +139,19 @@ def test_the_check_leaves_graphs_and_answers_as_they_were():
     assert H.check() == H.check()
     assert H.kept_graphs == kept
     assert torch.equal(H.dense(), before)
+
+
+def test_padding_of_an_embedding_counts_as_constant():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(6, 3, padding_idx=0), nn.Tanh(), nn.Linear(3, 6)).double()
+    with torch.no_grad():
+        model[0].weight[0] = 0.5
+    words = torch.tensor([0, 1, 0, 2, 5, 3])
+    assert hs.hessian(model, (words, words.flip(0)), nn.CrossEntropyLoss()).check().passed
+
+
+def test_a_loss_that_is_not_a_number():
+    case = problem("linear")
+    check = hs.hessian(case.model, case.data, lambda f, y: float("nan") * (f - y).mean()).check()
+    assert not check.passed
+    assert check.message.startswith("the loss is not a number")

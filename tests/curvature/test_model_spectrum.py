@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -317,3 +318,75 @@ def test_layers(data):
         hs.layer_spectra(model, data, of="fisher")
     with pytest.raises(ValueError, match="no parameter matches 'zero'"):
         hs.layer_spectra(model, data, groups={"a": "zero"})
+
+
+@pytest.mark.parametrize("size", [8, 200])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "k must be an integer at least 1, got 0"),
+        ({"k": -1}, "k must be an integer at least 1, got -1"),
+        ({"k": 2.5}, "k must be an integer"),
+        ({"k": "ten"}, "k must be an integer"),
+        ({"which": "XX"}, "which must be"),
+        ({"tol": -1}, "tol must be a number that is not negative"),
+        ({"rng": "seed"}, "rng must be an integer"),
+        ({"probes": 0}, "probes must be an integer at least 1"),
+        ({"steps": 0.5}, "steps must be an integer at least 1"),
+    ],
+)
+def test_bad_arguments_of_small_and_large_models(options, message, size, data):
+    with pytest.raises((TypeError, ValueError), match=message):
+        hs.spectrum(mlp(4, size, 2), data, **options)
+
+
+def test_bad_numbers_are_told_apart_from_bad_products(data):
+    x, y = data
+    model = mlp(4, 8, 2)
+    with pytest.raises(ValueError, match="the loss is not a number"):
+        hs.spectrum(model, (x * float("nan"), y))
+    with torch.no_grad():
+        model[0].weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="the loss is not a number"):
+        hs.spectrum(model, data)
+
+
+@pytest.mark.parametrize("middle", [nn.Dropout(0.5), nn.BatchNorm1d(2)])
+def test_theorems_see_the_evaluation_mode(middle, data):
+    torch.manual_seed(3)
+    layers = [nn.Linear(4, 40), nn.Linear(40, 2)]
+    layers.insert(1 if isinstance(middle, nn.Dropout) else 2, middle)
+    model = nn.Sequential(*layers).double()
+    found = hs.spectrum(model, data, nn.MSELoss(), eval_mode=True)
+    assert all(module.training for module in model.modules())
+    assert found.exact
+    model.eval()
+    truth = torch.linalg.eigvalsh(dense(model, lambda: nn.MSELoss()(model(data[0]), data[1])))
+    assert torch.allclose(found.eigenvalues, truth.flip(0), rtol=0, atol=1e-12 * float(truth[-1]))
+
+
+def test_no_memory_at_all_is_enough(large):
+    model, data, truth = large
+    s = hs.spectrum(model, data, nn.MSELoss(), k=1, probes=2, steps=4, memory=0)
+    assert float(s.sharpness) == pytest.approx(float(truth[0]))
+    assert s.density.nodes.shape == (2, 4)
+
+
+def test_an_estimate_holds_no_graphs_and_can_be_pickled(large):
+    model, data, _ = large
+    operators = []
+    make = model_spectrum.hessian
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            model_spectrum,
+            "hessian",
+            lambda *a, **b: operators.append(make(*a, **b)) or operators[0],
+        )
+        s = hs.spectrum(model, data, nn.MSELoss(), k=2, probes=2, steps=4)
+    assert operators[0].kept_graphs == 0
+    copied = pickle.loads(pickle.dumps(s))
+    assert torch.equal(copied.eigenvectors, s.eigenvectors)
+    with pytest.raises(ValueError, match="density was not computed"):
+        _ = copied.density
+    _ = s.density
+    assert np.array_equal(pickle.loads(pickle.dumps(s)).density.values, s.density.values)

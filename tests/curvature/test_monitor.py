@@ -85,16 +85,22 @@ def digits():
     return torch.tensor(found.data / 16), torch.tensor(found.target)
 
 
-# Measured: 2.7 and 1.5 products, 5.5 and 1.9; from nothing 13 and 9, 19 and 13; Lanczos from the
+# Measured: 2.7 and 1.5 products, 5.5 and 2.0; from nothing 13 and 9, 19 and 13; Lanczos from the
 # last eigenvector, without any checks, 6.8 and 2.0, 8.4 and 1.9.
-@pytest.mark.parametrize(("lr", "batch"), [(0.1, None), (0.02, 64)])
-def test_few_products_at_each_step_of_training(digits, lr, batch):
+@pytest.mark.parametrize(
+    ("lr", "batch", "most"),
+    [
+        (0.1, None, {1e-4: 4.0, 1e-2: 2.0}),
+        pytest.param(0.02, 64, {1e-4: 7.0, 1e-2: 2.2}, marks=pytest.mark.slow),
+    ],
+)
+def test_few_products_at_each_step_of_training(digits, lr, batch, most):
     torch.manual_seed(0)
     layers = [nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10)]
     model, loss = nn.Sequential(*layers).double(), nn.CrossEntropyLoss()
     assert sum(p.numel() for p in model.parameters()) == 8970
     generator = torch.Generator().manual_seed(0)
-    monitors = {tol: Monitor(model, digits, loss, tol=tol, ggn=False) for tol in (1e-4, 1e-2)}
+    monitors = {tol: Monitor(model, digits, loss, tol=tol, ggn=False) for tol in most}
     for step in range(100):
         records = {tol: monitor.measure(step) for tol, monitor in monitors.items()}
         if step % 33 == 0:
@@ -102,9 +108,9 @@ def test_few_products_at_each_step_of_training(digits, lr, batch):
             for tol, record in records.items():
                 assert abs(record.sharpness - float(truth.eigenvalues)) < tol * record.sharpness
         descend(model, digits, loss, lr, batch, generator)
-    for tol, most in ((1e-4, 6.0), (1e-2, 2.0)):
-        assert monitors[tol].history.converged.all()
-        assert monitors[tol].history.products.mean() <= most
+    for tol, monitor in monitors.items():
+        assert monitor.history.converged.all()
+        assert monitor.history.products.mean() <= most[tol]
 
 
 class Springs(nn.Module):

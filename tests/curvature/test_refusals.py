@@ -121,6 +121,7 @@ MODELS = {
     "bfloat16": (lambda: nn.Linear(4, 4).bfloat16(), TypeError, "parameter 'weight' is bfloat16"),
     "complex": (lambda: nn.Linear(4, 4).to(torch.complex64), TypeError, "'weight' is complex64"),
     "mixed": (mixed, ValueError, "parameters must share one dtype.*'first.weight'.*'body"),
+    "meta": (lambda: nn.Linear(4, 4, device="meta"), ValueError, "'weight' is on the meta device"),
     "lazy": (lambda: nn.LazyLinear(4), ValueError, "parameter 'weight' has no shape yet"),
     "function": (lambda: torch.tanh, TypeError, "model must be a torch.nn.Module, got builtin"),
     "class": (lambda: nn.Linear, TypeError, "model must be a torch.nn.Module, got type"),

@@ -275,8 +275,8 @@ def test_any_spectrum_at_any_scale(data):
         ({"width": "wide"}, TypeError, "width must be a number"),
         ({"grid": [[0.0]]}, ValueError, "grid must have one dimension"),
         ({"grid": [np.nan]}, ValueError, "grid contains NaN"),
-        ({"memory": 0}, ValueError, "memory must be a positive number of bytes"),
-        ({"memory": "1 GB"}, TypeError, "memory must be a number of bytes"),
+        ({"memory": -1}, ValueError, "memory must be a number of bytes that is not negative"),
+        ({"memory": "1 GB"}, ValueError, "memory must be a number of bytes"),
     ],
 )
 def test_bad_arguments(arguments, error, message):

@@ -207,7 +207,7 @@ def test_shows_what_it_found():
         ({"products": 10.0}, ValueError, "products must be an integer"),
         ({"method": "hutchinson"}, ValueError, 'method must be "xtrace" or "hutch\\+\\+"'),
         ({"rng": "seed"}, TypeError, "rng must be an integer or a numpy Generator"),
-        ({"memory": -1}, ValueError, "memory must be a positive number of bytes"),
+        ({"memory": -1}, ValueError, "memory must be a number of bytes that is not negative"),
     ],
 )
 def test_bad_arguments(arguments, error, message):

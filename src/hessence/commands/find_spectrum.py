@@ -155,6 +155,10 @@ def _find(
             _ = result.density
     except (TypeError, ValueError) as error:
         raise CommandError(str(error)) from error
+    except (RuntimeError, OSError) as error:  # from the user's own code, or PyTorch on its behalf
+        raise CommandError(
+            f"the model cannot be run on its data: {type(error).__name__}: {error}"
+        ) from error
     return result
 
 

@@ -59,6 +59,8 @@ PASSED = "The products are symmetric and agree with finite differences."
 
 PASSED_IN_PART = "The products are symmetric; tensors that are not the model's cannot be moved."
 
+NOT_A_NUMBER = "the loss is not a number: NaN or infinity is in the data, the parameters or both."
+
 
 def check_products(
     multiply: Callable[[Tensor], Tensor],
@@ -96,7 +98,10 @@ def check_products(
     if move is not None:
         difference, uncertainty = _compare(move, v, image_v, size)
     deterministic = first == second or (np.isnan(first) and np.isnan(second))
-    message = _message(deterministic, symmetry, difference, uncertainty, reference.dtype)
+    if np.isnan(first) and deterministic:
+        message = NOT_A_NUMBER
+    else:
+        message = _message(deterministic, symmetry, difference, uncertainty, reference.dtype)
     return Check(deterministic, symmetry, difference, uncertainty, message)
 
 

@@ -135,7 +135,10 @@ class ModelOperator(Operator):
 
         def move(step: Tensor) -> Tensor:
             leaves = list(snapshot.parameters.leaves)
-            moved = perturbed(mine.leaves, mine.split(step))
+            parts = dict(zip(mine.names, mine.split(step.clone()), strict=True))
+            for name in parts.keys() & padding.keys():
+                parts[name][padding[name]] = 0
+            moved = perturbed(mine.leaves, list(parts.values()))
             for i, leaf in zip(self._chosen, moved, strict=True):
                 leaves[i] = leaf
             slopes = self._moved(batch, tuple(leaves))
@@ -144,6 +147,7 @@ class ModelOperator(Operator):
         def loss() -> float:
             return float(snapshot.run(self.setting.criterion.total, batch)[0].detach())
 
+        padding = snapshot.padding_rows
         own = set(snapshot.own_names)
         movable = all(name in own for name in mine.names)
         size = float(torch.stack([leaf.detach().norm() for leaf in mine.leaves]).norm())

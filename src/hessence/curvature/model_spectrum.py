@@ -14,12 +14,13 @@ from torch import Tensor
 from hessence.arrays import epsilon, like, to_numpy
 from hessence.curvature import ranks
 from hessence.curvature.batches import is_sample_pair, merged
-from hessence.curvature.checks import CheckWarning
+from hessence.curvature.checks import NOT_A_NUMBER, CheckWarning
 from hessence.curvature.criteria import PairCriterion
 from hessence.curvature.model_matrices import ModelHessian, hessian
 from hessence.curvature.setting import Setting
 from hessence.curvature.snapshots import unwrap
 from hessence.estimates import Estimate
+from hessence.krylov.arguments import generator, require_int, require_tolerance
 from hessence.krylov.extremal import eigenpairs
 from hessence.krylov.known_density import known_density
 from hessence.krylov.selection import Which, preference, require_which
@@ -132,6 +133,14 @@ def spectrum(
     """
     if method is not None and method not in get_args(Method):
         raise ValueError(f'method must be "exact", "estimate" or None, got {method!r}.')
+    # Whichever way is taken, and before any work.
+    if k is not None:
+        require_int("k", k, 1, None)
+    require_int("probes", probes, 1, None)
+    require_int("steps", steps, 1, None)
+    require_which(which)
+    require_tolerance(tol)
+    generator(rng)
     H = hessian(model, data, loss, params, eval_mode=eval_mode, memory=memory)
     if watch is not None:
         H.watch(watch)
@@ -170,7 +179,7 @@ def estimate(
 ) -> Estimate:
     """Estimate the spectrum of an operator, after a check of its products."""
     checked = H.check()
-    if not checked.deterministic:
+    if not checked.deterministic or checked.message == NOT_A_NUMBER:
         raise ValueError(f"model: {checked.message}")
     if not checked.passed:
         warnings.warn(f"the Hessian's products are suspect: {checked.message}", CheckWarning, 3)
@@ -184,6 +193,8 @@ def estimate(
         return _dense(H, k, which, reason)
     pairs = eigenpairs(H, k=min(k, size), which=which, tol=tol, rng=rng)
     found = trace(H, products=TRACE_PRODUCTS, rng=rng, memory=memory)
+    # The estimate may live long, and holds the operator for its density: without the graphs.
+    H.release()
     return Estimate(
         eigenvalues=pairs.eigenvalues,
         errors=pairs.errors,
@@ -203,7 +214,6 @@ def estimate(
 def _dense(H: ModelHessian, k: int | None, which: str, reason: str) -> Estimate:
     """Solve the whole matrix, and keep the k eigenvalues asked for."""
     size = H.shape[0]
-    require_which(which)
     pairs = eigenpairs(H, k=size)
     ascending = to_numpy(pairs.eigenvalues)[::-1]
     wanted = preference(ascending, cast(Which, which))[: size if k is None else k]
@@ -236,7 +246,8 @@ def _exact(H: ModelHessian, model: Any, params: Any) -> Spectrum | str:
             raise NotRecognised("the data are spread over several processes.")
         if not isinstance(setting.criterion, PairCriterion):
             raise NotRecognised("the loss is a closure, which may do anything with the model.")
-        recognition = recognise(unwrap(model), *_all_data(setting), setting.criterion)
+        with setting.snapshot.mode():
+            recognition = recognise(unwrap(model), *_all_data(setting), setting.criterion)
     except NotRecognised as error:
         return str(error)
     found = recognition.spectrum()

@@ -166,6 +166,8 @@ def _require_one_kind(tensors: Sequence[Tensor], names: Sequence[str]) -> None:
                 f"parameter {name!r} is {str(tensor.dtype).removeprefix('torch.')}; spectra need "
                 "float32 or float64, for example model.float()."
             )
+        if tensor.device.type == "meta":
+            raise ValueError(f"parameter {name!r} is on the meta device: it has no values.")
         if (tensor.dtype, tensor.device) != (tensors[0].dtype, tensors[0].device):
             raise ValueError(
                 f"parameters must share one dtype and device, but {names[0]!r} is "

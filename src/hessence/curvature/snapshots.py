@@ -62,6 +62,15 @@ class Snapshot:
         """Where the parameters are."""
         return self.parameters.leaves[0].device
 
+    @property
+    def padding_rows(self) -> dict[str, int]:
+        """The rows of embeddings, by the name of the weight, that PyTorch takes for constants."""
+        return {
+            f"{name}.weight" if name else "weight": module.padding_idx
+            for name, module in self._model.named_modules()
+            if isinstance(module, _EMBEDDINGS) and module.padding_idx is not None
+        }
+
     def run(
         self,
         function: Callable[..., Any],
@@ -76,7 +85,7 @@ class Snapshot:
                     state[f"model.{name}"] = leaf
         versions = {name: self._state[name]._version for name in self._buffers}
         try:
-            with self._kernels.used(), self._mode():
+            with self._kernels.used(), self.mode():
                 return torch.func.functional_call(self._stage, state, (function, *arguments))
         finally:
             for name, version in versions.items():
@@ -85,7 +94,7 @@ class Snapshot:
                     self._state[name] = self._buffers[name].clone()
 
     @contextmanager
-    def _mode(self) -> Iterator[None]:
+    def mode(self) -> Iterator[None]:
         """Use evaluation mode if asked for, and dense gradients of embeddings, for a while."""
         modules = list(self._model.modules())
         changes = [(module, "training") for module in modules if self._eval]

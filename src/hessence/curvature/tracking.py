@@ -38,6 +38,9 @@ SURE = 0.9
 CLOSE = 0.97
 """A further eigenvalue, if recollected above this share of the last one wanted, is followed too."""
 
+JUMP = 0.5
+"""A unit vector that has moved by more is another one, and no guide to where it goes next."""
+
 STATE = ("vectors", "moves", "pace", "rows", "inside")
 
 
@@ -182,10 +185,13 @@ class Tracker:
             left, _, right = torch.linalg.svd(vectors @ self._vectors.mT)
             turn = left @ right
             moves, before = vectors - turn @ self._vectors, turn @ self._moves
-            squares = to_numpy((before * before).sum(dim=1)).astype(float)
-            meeting = to_numpy((moves * before).sum(dim=1)).astype(float)
-            ratio = meeting / np.where(squares > 0, squares, 1.0)
-            self._moves, self._pace = moves, np.clip(ratio, -1.0, 1.0)
+            squares, meeting, length = (
+                to_numpy((a * b).sum(dim=1)).astype(float)
+                for a, b in ((before, before), (moves, before), (moves, moves))
+            )
+            pace = np.clip(meeting / np.where(squares > 0, squares, 1.0), -1.0, 1.0)
+            # Another eigenvector has taken the place of one; it must not be given up for that.
+            self._moves, self._pace = moves, np.where(length < JUMP**2, pace, 0.0)
         self._vectors = vectors
 
 

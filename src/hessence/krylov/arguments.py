@@ -15,6 +15,12 @@ def require_int(name: str, value: Any, least: int, most: int | None) -> None:
         raise ValueError(f"{name} must be an integer {bound}, got {value!r}.")
 
 
+def require_tolerance(tol: Any) -> None:
+    """Refuse anything but a number that is not negative, nor infinite."""
+    if not (isinstance(tol, (int, float, np.floating)) and 0 <= tol < np.inf):
+        raise ValueError(f"tol must be a number that is not negative, got {tol!r}.")
+
+
 def generator(rng: Any) -> np.random.Generator:
     """Return the source of random numbers that a user means."""
     try:

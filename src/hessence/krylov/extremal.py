@@ -11,7 +11,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence.arrays import Array, epsilon, floating, like
-from hessence.krylov.arguments import generator, require_int
+from hessence.krylov.arguments import generator, require_int, require_tolerance
 from hessence.krylov.dense import dense
 from hessence.krylov.findings import ATTAINABLE, Findings, Request
 from hessence.krylov.lanczos import Search
@@ -155,8 +155,7 @@ def _request(
     n, width = subject.size, 0 if start is None else int(start.shape[-1])
     require_int("k", k, 1, n)
     require_int("block", block, 1, n)
-    if not (isinstance(tol, (int, float, np.floating)) and 0 <= tol < np.inf):
-        raise ValueError(f"tol must be a number that is not negative, got {tol!r}.")
+    require_tolerance(tol)
     if ncv is None:
         ncv = min(max(2 * k + 20, 40, width + k), n)
         room = STORED // (n * math.prod(subject.batch))

@@ -220,7 +220,6 @@ def misplaced(rules: Rules, sigma: float) -> float:
 
 
 def default_grid(ends: tuple[float, float], sigma: float) -> Numbers:
-    """Return evenly spaced points that cover a spectrum and some widths beyond."""
     """Return points that cover the spectrum and a margin, evenly spaced, some four a width."""
     low, high = ends[0] - MARGIN * sigma, ends[1] + MARGIN * sigma
     count = int(np.clip(4 * (high - low) / sigma, POINTS, MOST_POINTS))

@@ -1,0 +1,274 @@
+"""Sharpness and trace against norms of the weights, in linear networks (000 Figures 4, 14, 15, 26)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from hessence.experiments import Experiment, Finding, Record, Task
+from hessence.experiments.correlations import (
+    NAMES,
+    NORMS,
+    correlation,
+    draw_by_size,
+    listed,
+    mean_correlations,
+    norm_lines,
+)
+from hessence.experiments.network_stacks import (
+    Parametrisation,
+    Schedule,
+    Stack,
+    alignments,
+    draw_data,
+    draw_stack,
+    sharpness,
+    squared_norms,
+    trace,
+    train,
+)
+from hessence.plotting import COLOURS
+
+LAYERS = ("W1", "W2")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Two-layer linear networks with as many inputs as outputs, and a random teacher with noise.
+
+    Training starts at the rate `rate`; maximal updates start at `wide_rate` from the size
+    `wide_from` on. It is that of :class:`hessence.experiments.network_stacks.Schedule`.
+    """
+
+    width: int = 100
+    sizes: tuple[int, ...] = (1, 2, 3, 5, 8, 12, 20, 32)
+    parametrisations: tuple[Parametrisation, ...] = ("standard", "ntk", "mup")
+    networks: int = 60
+    samples: int = 1024
+    noise: float = 0.01
+    rate: float = 1e-2
+    wide_rate: float = 1.0
+    wide_from: int = 10
+    smallest_rate: float = 1e-5
+    batch: int = 128
+    epochs: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.networks < 3 or min(self.sizes) < 1:
+            raise ValueError("networks must be at least 3 and sizes at least 1")
+
+
+def tasks(settings: Settings) -> Iterator[Task]:
+    """All networks of one parametrisation and size at a time."""
+    for kind, size in product(settings.parametrisations, settings.sizes):
+        yield {"parametrisation": kind, "size": size}
+
+
+def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
+    """Measure a stack of networks, train it, and measure it again."""
+    kind, size = task["parametrisation"], task["size"]
+    x, y = draw_data("linear", size, settings.samples, settings.noise, rng)
+    stack = draw_stack(kind, (size, settings.width, size), settings.networks, rng)
+    wide = kind == "mup" and size >= settings.wide_from
+    schedule = Schedule(
+        settings.wide_rate if wide else settings.rate,
+        settings.smallest_rate,
+        settings.batch,
+        epochs=settings.epochs,
+    )
+    trained, losses = train(stack, x, y, "linear", schedule, rng)
+    floor = 0.5 * float(np.sum((y - x @ np.linalg.lstsq(x, y, rcond=None)[0]) ** 2)) / len(x)
+    return {
+        "initial": measured(stack, x, y),
+        "trained": measured(trained, x, y),
+        "excess": losses / floor - 1,
+    }
+
+
+def measured(stack: Stack, x: Any, y: Any) -> Record:
+    """Return sharpness, trace, squared norms and alignments of every network."""
+    found = {"sharpness": sharpness(stack, x, y, "linear"), "trace": trace(stack, x, y)}
+    first, second = stack.weights
+    for name, matrix in zip(LAYERS, stack.weights, strict=True):
+        found |= {f"{name} {norm}": v for norm, v in squared_norms(matrix).items()}
+    found |= {f"alignment {norm}": v for norm, v in alignments(first, second).items()}
+    # The Hessian of f = c₂W₂ c₁W₁ x carries (c₁c₂)².
+    scale = float(np.prod(stack.multipliers)) ** 2
+    both = [scale * found[f"{name} spectral"] for name in LAYERS]
+    return found | {"sum": both[0] + both[1], "max": np.maximum(*both)}
+
+
+def draw_norms(settings: Settings, records: list[Record], figure: Any) -> None:
+    """Draw how the sharpness correlates with squared norms, and with the sum of the spectral ones."""
+    lines = [*norm_lines(LAYERS), ("sum", "W1 + W2, spectral", COLOURS[4], ":")]
+    draw_by_size(records, settings.parametrisations, figure, "sharpness", lines)
+
+
+def draw_alignments(settings: Settings, records: list[Record], figure: Any) -> None:
+    """Draw how the sharpness correlates with the alignments of the two matrices."""
+    lines = [(f"alignment {norm}", norm, COLOURS[i], "-") for i, norm in enumerate(NORMS)]
+    draw_by_size(records, settings.parametrisations, figure, "sharpness", lines)
+
+
+def draw_traces(settings: Settings, records: list[Record], figure: Any) -> None:
+    """Draw how the trace correlates with squared norms."""
+    draw_by_size(records, settings.parametrisations, figure, "trace", norm_lines(LAYERS))
+
+
+def findings(settings: Settings, records: list[Record]) -> list[Finding]:
+    """Compare with §4.2, and Appendices D.3.3 and D.4."""
+    found = []
+    for kind in settings.parametrisations:
+        own = [r for r in records if r["parametrisation"] == kind]
+        # With one input and one output the three norms are the same number.
+        wide = [r for r in own if r["size"] > 1]
+        if wide:
+            found += _on_norms(kind, wide)
+            found.append(_on_trace(kind, wide))
+        found += _on_layers(settings, kind, own)
+    return [*found, _on_the_sum(records), _on_training(records)]
+
+
+def _on_norms(kind: str, rows: list[Record]) -> list[Finding]:
+    means = {when: _by_norm(rows, when, "sharpness") for when in ("initial", "trained")}
+    title, after = NAMES[kind], means["trained"]
+    return [
+        Finding(
+            f"sharpness correlates most with the squared spectral norm: {title}, trained",
+            "000 §4.2, Fig 4, 14",
+            max(after, key=lambda n: after[n]) == "spectral",
+            f"better of the two layers, mean over D > 1: {listed(after)}",
+        ),
+        Finding(
+            f"this shows most in trained networks: {title}",
+            "000 §4.2",
+            after["spectral"] > means["initial"]["spectral"],
+            f"spectral norm, {means['initial']['spectral']:.2f} at initialisation and "
+            f"{after['spectral']:.2f} trained",
+        ),
+    ]
+
+
+def _by_norm(rows: list[Record], when: str, target: str) -> dict[str, float]:
+    """Return each norm's correlation, that of the better layer, averaged over sizes."""
+    best = {
+        norm: [max(correlation(r, when, target, f"{w} {norm}") for w in LAYERS) for r in rows]
+        for norm in NORMS
+    }
+    return {norm: float(np.mean(values)) for norm, values in best.items()}
+
+
+def _on_layers(settings: Settings, kind: str, own: list[Record]) -> list[Finding]:
+    spectral = [f"{w} spectral" for w in LAYERS]
+    aligned = [f"alignment {norm}" for norm in NORMS]
+    found = []
+    small = [r for r in own if r["size"] <= settings.width / 20]
+    if kind in ("standard", "mup") and small:
+        means = mean_correlations(small, "initial", "sharpness", spectral)
+        found.append(
+            Finding(
+                "at initialisation and small D the first, larger matrix drives the sharpness: "
+                + NAMES[kind],
+                "000 App D.3.3",
+                means[spectral[0]] > 0.5 and means[spectral[0]] > means[spectral[1]],
+                f"mean over D ≤ {settings.width // 20}: {listed(means)}",
+            )
+        )
+    alike = [r for r in own if kind == "ntk" or 2 * r["size"] >= settings.width]
+    if alike:
+        means = mean_correlations(alike, "initial", "sharpness", [*spectral, *aligned])
+        norm, alignment = (max(means[n] for n in names) for names in (spectral, aligned))
+        found.append(
+            Finding(
+                "where the layers start alike, sharpness correlates with alignment more than with "
+                f"norms: {NAMES[kind]}, at initialisation",
+                "000 App D.3.3, Fig 15",
+                alignment > norm,
+                f"means over D: {listed(means)}",
+            )
+        )
+    means = mean_correlations(own, "trained", "sharpness", spectral)
+    first, second = (means[n] for n in spectral)
+    found.append(
+        Finding(
+            {
+                "standard": "trained, the second matrix drives the sharpness: standard",
+                "mup": "trained, the first matrix drives the sharpness: maximal update (the "
+                "appendix says second twice)",
+                "ntk": "trained, both matrices correlate well with sharpness: neural tangent",
+            }[kind],
+            "000 App D.3.3",
+            {"standard": second > first, "mup": first > second, "ntk": min(first, second) > 0.5}[
+                kind
+            ],
+            f"means over D: {listed(means)}",
+        )
+    )
+    return found
+
+
+def _on_trace(kind: str, rows: list[Record]) -> Finding:
+    means = {when: _by_norm(rows, when, "trace") for when in ("initial", "trained")}
+    return Finding(
+        "the trace correlates strongly with all norms, and most with the Frobenius norm: "
+        + NAMES[kind],
+        "000 App D.4, Fig 26",
+        all(max(m, key=lambda n: m[n]) == "frobenius" for m in means.values())
+        and min(min(m.values()) for m in means.values()) > 0.5,
+        "; ".join(f"{when}: {listed(m)}" for when, m in means.items()),
+    )
+
+
+def _on_the_sum(records: list[Record]) -> Finding:
+    ratios = {
+        name: float(np.nanmedian(np.concatenate(
+            [np.divide(r["trained"]["sharpness"], r["trained"][name]) for r in records]
+        )))
+        for name in ("max", "sum")
+    }  # fmt: skip
+    means = mean_correlations(records, "trained", "sharpness", ["max", "sum"])
+    return Finding(
+        "the larger squared spectral norm is the sharpness, cross-layer blocks being negligible",
+        "000 App D.3.3",
+        abs(ratios["max"] - 1) < 0.1,
+        f"median of sharpness over the larger {ratios['max']:.2f}, over the sum of both "
+        f"{ratios['sum']:.2f}; mean correlation with the sum {means['sum']:.3f}, trained",
+    )
+
+
+def _on_training(records: list[Record]) -> Finding:
+    excess = np.concatenate([r["excess"] for r in records]).astype(float)
+    worst = max(float(np.nanmedian(np.asarray(r["excess"], dtype=float))) for r in records)
+    lost = int(np.isnan(excess).sum())
+    return Finding(
+        "training brings the loss close to the noise",
+        "000 App D.1.3",
+        worst < 1,
+        f"losses end {np.nanmedian(excess):.1%} above the least-squares fit in the median, "
+        f"{worst:.1%} at the hardest size; {lost} of {excess.size} diverged and are left out",
+    )
+
+
+EXPERIMENT = Experiment(
+    id="sharpness-norms",
+    title="Sharpness and the norms of two linear layers",
+    figures=("000 F4", "000 F14", "000 F15", "000 F26"),
+    shows="how the largest eigenvalue and the trace correlate with squared norms and alignments of "
+    "the weights, before and after training",
+    presets={
+        "tiny": Settings(width=6, sizes=(1, 2), networks=4, samples=64, batch=32, epochs=5),
+        "quick": Settings(),
+        "paper": Settings(
+            sizes=(1, 2, 3, 5, 8, 10, 15, 20, 30, 40, 50, 60, 80, 100), networks=200, epochs=5000
+        ),
+    },
+    tasks=tasks,
+    run=run,
+    draw={"norms": draw_norms, "alignments": draw_alignments, "traces": draw_traces},
+    findings=findings,
+    minutes={"quick": 1.5, "paper": 60},
+)
