@@ -390,3 +390,9 @@ def test_an_estimate_holds_no_graphs_and_can_be_pickled(large):
         _ = copied.density
     _ = s.density
     assert np.array_equal(pickle.loads(pickle.dumps(s)).density.values, s.density.values)
+
+
+def test_bad_k_for_layers(data):
+    for k in (0, "all"):
+        with pytest.raises(ValueError, match="k must be an integer at least 1"):
+            hs.layer_spectra(mlp(4, 3, 2), data, k=k)

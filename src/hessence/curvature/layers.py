@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from hessence.curvature.model_matrices import ggn, hessian
+from hessence.krylov.arguments import require_int
 from hessence.krylov.extremal import eigenpairs
 from hessence.krylov.results import Eigenpairs
 
@@ -61,6 +62,7 @@ def layer_spectra(
     """
     if of not in get_args(Of):
         raise ValueError(f'of must be "hessian" or "ggn", got {of!r}.')
+    require_int("k", k, 1, None)
     make = hessian if of == "hessian" else ggn
     whole = make(model, data, loss, params, eval_mode=eval_mode, memory=memory)
     spectra = {}

@@ -13,6 +13,7 @@ from hessence.experiments.relu_products import ReLUHessian
 
 Parametrisation = Literal["standard", "ntk", "mup"]
 Activation = Literal["linear", "relu"]
+Teacher = Literal["normal", "scaled"]
 DRAW: dict[str, Callable[..., Any]] = {
     "standard": hs.init.standard,
     "ntk": hs.init.ntk,
@@ -64,14 +65,22 @@ def draw_stack(
 
 
 def draw_data(
-    activation: Activation, size: int, samples: int, noise: float, rng: np.random.Generator
+    activation: Activation,
+    size: int,
+    samples: int,
+    noise: float,
+    teacher: Teacher,
+    rng: np.random.Generator,
 ) -> tuple[Any, Any]:
     """Draw standard normal inputs, and the outputs of one random layer with noise added.
 
-    The teacher has variance 1/D, so that targets keep the scale of the inputs at every size.
+    The entries of the teacher are standard normal, or of variance 1/D, so that targets keep the
+    scale of the inputs at every size.
     """
     x = rng.normal(size=(samples, size))
-    y = x @ rng.normal(size=(size, size)).T / size**0.5
+    y = x @ rng.normal(size=(size, size)).T
+    if teacher == "scaled":
+        y /= size**0.5
     if activation == "relu":
         y = np.maximum(y, 0)
     return x, y + noise**0.5 * rng.normal(size=y.shape)

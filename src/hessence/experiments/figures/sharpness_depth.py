@@ -16,6 +16,7 @@ from hessence.experiments.network_stacks import (
     Parametrisation,
     Schedule,
     Stack,
+    Teacher,
     draw_data,
     draw_stack,
     sharpness,
@@ -44,6 +45,7 @@ class Settings:
     networks: int = 40
     samples: int = 512
     noise: float = 0.01
+    teacher: Teacher = "normal"
     rate: float = 1e-2
     deep_from: int = 4
     deep_rate: float = 1e-3
@@ -73,7 +75,7 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     """Measure a stack of networks, train it, and measure it again."""
     kind, size, depth = task["parametrisation"], task["size"], task["depth"]
     activation: Activation = task["activation"]
-    x, y = draw_data(activation, size, settings.samples, settings.noise, rng)
+    x, y = draw_data(activation, size, settings.samples, settings.noise, settings.teacher, rng)
     dims = (size, *[settings.width] * (depth - 1), size)
     stack = draw_stack(kind, dims, settings.networks, rng)
     schedule = Schedule(

@@ -23,6 +23,7 @@ from hessence.experiments.network_stacks import (
     Parametrisation,
     Schedule,
     Stack,
+    Teacher,
     alignments,
     draw_data,
     draw_stack,
@@ -50,6 +51,7 @@ class Settings:
     networks: int = 60
     samples: int = 1024
     noise: float = 0.01
+    teacher: Teacher = "normal"
     rate: float = 1e-2
     wide_rate: float = 1.0
     wide_from: int = 10
@@ -71,7 +73,7 @@ def tasks(settings: Settings) -> Iterator[Task]:
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     """Measure a stack of networks, train it, and measure it again."""
     kind, size = task["parametrisation"], task["size"]
-    x, y = draw_data("linear", size, settings.samples, settings.noise, rng)
+    x, y = draw_data("linear", size, settings.samples, settings.noise, settings.teacher, rng)
     stack = draw_stack(kind, (size, settings.width, size), settings.networks, rng)
     wide = kind == "mup" and size >= settings.wide_from
     schedule = Schedule(

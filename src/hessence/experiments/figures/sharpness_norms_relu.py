@@ -22,6 +22,7 @@ from hessence.experiments.network_stacks import (
     Parametrisation,
     Schedule,
     Stack,
+    Teacher,
     draw_data,
     draw_stack,
     sharpness,
@@ -45,6 +46,7 @@ class Settings:
     networks: int = 40
     samples: int = 512
     noise: float = 0.01
+    teacher: Teacher = "normal"
     rate: float = 1e-2
     wide_rate: float = 1.0
     wide_from: int = 10
@@ -66,7 +68,7 @@ def tasks(settings: Settings) -> Iterator[Task]:
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     """Measure a stack of networks, train it, and measure it again."""
     kind, size = task["parametrisation"], task["size"]
-    x, y = draw_data("relu", size, settings.samples, settings.noise, rng)
+    x, y = draw_data("relu", size, settings.samples, settings.noise, settings.teacher, rng)
     stack = draw_stack(kind, (size, settings.width, size), settings.networks, rng)
     wide = kind == "mup" and size >= settings.wide_from
     schedule = Schedule(

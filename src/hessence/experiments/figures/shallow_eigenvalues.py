@@ -1,0 +1,149 @@
+"""Top eigenvalues of two-layer networks along training, by formula (002 Figure 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+import hessence as hs
+from hessence.experiments import Experiment, Finding, Record, Task
+from hessence.experiments.stacked_training import (
+    checkpoints,
+    class_subset,
+    standard_stack,
+    train_linear,
+    white_inputs,
+)
+from hessence.plotting import COLOURS, GREY
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Two-layer linear networks on whitened images, looked at several times in training."""
+
+    data: tuple[str, ...] = ("digits",)
+    subset: int = 5000
+    width: int = 256
+    top: int = 10
+    lr: float = 0.001
+    steps: int = 10_000
+    looks: int = 20
+    draws: int = 3
+
+    def __post_init__(self) -> None:
+        if min(self.top, self.steps, self.draws) < 1 or self.looks < 2:
+            raise ValueError("top, steps and draws must be at least 1, looks at least 2")
+
+
+def tasks(settings: Settings) -> Iterator[Task]:
+    """One network at a time."""
+    for data, draw in product(settings.data, range(settings.draws)):
+        yield {"data": data, "draw": draw}
+
+
+def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
+    """Train a network; find the largest eigenvalues of its Hessian, and predict them."""
+    images = class_subset(task["data"], settings.subset, 0.1, (0.1,), rng)
+    x, y = white_inputs(images.x), images.one_hot
+    start = standard_stack((x.shape[1], settings.width, y.shape[1]), 1, rng)
+    kept = checkpoints(settings.steps, settings.looks)
+    steps, losses, errors, computed = [], [], [], []
+    for shot in train_linear(start, x, y, settings.lr, settings.steps, kept):
+        first, second = (w[0] for w in shot.weights)
+        hessian = hs.TwoLayerLinear(first, second).hessian(x, y)
+        values = np.asarray(hessian.top(settings.top, tol=1e-8, rng=rng).eigenvalues)
+        predicted = pair_sums(first, second, settings.top)
+        steps.append(shot.step)
+        losses.append(shot.loss[0])
+        computed.append(values)
+        errors.append(np.abs(predicted / values - 1))
+    return {
+        "step": steps,
+        "loss": losses,
+        "errors": errors,
+        "eigenvalues": computed,
+        "spectral_norms": [np.linalg.norm(first, 2), np.linalg.norm(second, 2)],
+        "samples": len(x),
+    }
+
+
+def pair_sums(first: Any, second: Any, top: int) -> Any:
+    """Return the largest σ_i²(W_1) + σ_j²(W_2), equation 15 for white inputs of variance 1."""
+    a, b = (np.linalg.svd(w, compute_uv=False) ** 2 for w in (first, second))
+    return np.sort((a[:, None] + b[None, :]).ravel())[::-1][:top]
+
+
+def draw(settings: Settings, records: list[Record], figure: Any) -> None:
+    """Draw the error of every eigenvalue, one panel for each data set."""
+    columns = len(settings.data)
+    figure.set_size_inches(max(5.2 * columns, 7), 4.4)
+    shades = np.linspace(1.0, 0.25, settings.top)
+    for ax, data in zip(figure.subplots(1, columns, squeeze=False)[0], settings.data, strict=True):
+        row = next(record for record in records if record["data"] == data)
+        steps = np.asarray(row["step"]) + 1
+        for i, errors in enumerate(np.asarray(row["errors"]).T):
+            label = f"eigenvalue {i + 1}" if i in (0, settings.top - 1) else None
+            ax.loglog(steps, 100 * errors, color=COLOURS[0], alpha=shades[i], label=label)
+        ax.loglog(steps, 100 * np.mean(row["errors"], axis=1), color=COLOURS[1], linewidth=2.4,
+                  label=f"mean of {settings.top}")  # fmt: skip
+        ax.set_xlabel("step + 1")
+        ax.set_ylabel("error of the formula in percent")
+        beside = ax.twinx()
+        beside.plot(steps, row["loss"], ":", color=GREY)
+        beside.set_ylim(bottom=0)
+        beside.set_ylabel("loss (dotted)", color=GREY)
+        ax.set_title(data)
+        ax.legend(frameon=False, loc="lower left")
+
+
+def findings(settings: Settings, records: list[Record]) -> list[Finding]:
+    """Compare with equations 10 and 15 and what the paper says of the figure."""
+    starts = np.asarray([np.mean(record["errors"][0]) for record in records])
+    ends = np.asarray([np.mean(record["errors"][-1]) for record in records])
+    curves = [np.mean(record["errors"], axis=1) for record in records]
+    falls = np.concatenate([np.diff(curve) < 0 for curve in curves])
+    sums = [
+        np.sum(np.square(r["spectral_norms"])) / r["eigenvalues"][-1][0] for r in records
+    ]
+    larger = [
+        np.max(np.square(r["spectral_norms"])) / r["eigenvalues"][-1][0] for r in records
+    ]
+    return [
+        Finding(
+            "the formula becomes increasingly precise as training progresses",
+            "002 App B, Fig 4",
+            (ends < starts).all(),
+            f"mean error of the top {settings.top} from {starts.mean():.2%} to {ends.mean():.2%}; "
+            f"it falls in {falls.mean():.0%} of the intervals",
+        ),
+        Finding(
+            "the sharpness is ‖W₁‖² + ‖W₂‖², not the larger of the two",
+            "002 eq 10",
+            np.abs(np.subtract(sums, 1)).max() < 0.02,
+            f"after training the sum is {min(sums):.3f} to {max(sums):.3f} times the sharpness, "
+            f"the larger term {min(larger):.3f} to {max(larger):.3f} times",
+        ),
+    ]
+
+
+EXPERIMENT = Experiment(
+    id="shallow-eigenvalues",
+    title="Top eigenvalues of a two-layer network from its singular values",
+    figures=("002 F4",),
+    shows="the error of predicted top eigenvalues of a two-layer linear network along training",
+    presets={
+        "tiny": Settings(width=8, top=3, steps=20, looks=3, draws=1),
+        "quick": Settings(steps=6000, looks=12, draws=2),
+        "paper": Settings(data=("mnist", "fashion-mnist", "cifar10")),
+    },
+    tasks=tasks,
+    run=run,
+    draw=draw,
+    findings=findings,
+    minutes={"quick": 1, "paper": 60},
+    data=lambda settings: settings.data,
+)
