@@ -18,7 +18,7 @@ def available() -> float:
 
 def require_bytes(memory: Any) -> float:
     """Refuse anything but a number of bytes."""
-    if isinstance(memory, bool) or not isinstance(memory, Real) or not memory >= 0:
+    if isinstance(memory, bool) or not isinstance(memory, Real) or not float(memory) >= 0:
         raise ValueError(f"memory must be a number of bytes that is not negative, got {memory!r}.")
     return float(memory)
 

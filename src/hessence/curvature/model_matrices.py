@@ -119,7 +119,7 @@ def hessian(
         model, data, loss, params, eval_mode=eval_mode, memory=memory, mode=mode, compile=compile
     )
     build = partial(HessianTerm, setting.snapshot, setting.criterion)
-    return ModelHessian(setting, setting.terms(build))
+    return ModelHessian(setting, setting.terms(build, functional=True))
 
 
 def ggn(
@@ -165,4 +165,4 @@ def _ggn_terms(setting: Setting) -> TermStore:
             "loss must be a loss of (prediction, target) for the Gauss–Newton matrix; a closure "
             "does not tell where the model ends and the loss begins."
         )
-    return setting.terms(partial(GgnTerm, setting.snapshot, criterion))
+    return setting.terms(partial(GgnTerm, setting.snapshot, criterion), functional=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -20,6 +20,7 @@ from hessence.curvature.criteria import (
     as_criterion,
     predict,
 )
+from hessence.curvature.feed_forward import FeedForwardTerm, Stack
 from hessence.curvature.memory import budget
 from hessence.curvature.snapshots import Snapshot
 from hessence.curvature.term_store import TermStore
@@ -113,17 +114,39 @@ class Setting:
         tolerance = 1e3 * torch.finfo(whole.dtype).eps * whole.detach().abs().max()
         return bool((joined - whole).detach().abs().max() <= tolerance)
 
-    def terms(self, build: Callable[[Any], Term]) -> TermStore:
-        """Return a store of terms for all batches."""
+    def terms(self, build: Callable[[Any], Term], *, functional: bool) -> TermStore:
+        """Return a store of terms for all batches.
+
+        Parameters
+        ----------
+        build : callable
+            Makes the term of a batch by automatic differentiation.
+        functional : bool
+            Whether that is the whole Hessian, or its Gauss–Newton part.
+        """
+        make = build
         if self.compile:
             from hessence.curvature.compiled import compiled
 
             make = compiled(build)
-        else:
-            make = build
+        elif self._stack is not None and isinstance(self.criterion, PairCriterion):
+            make = partial(
+                FeedForwardTerm, self._stack, self.snapshot, self.criterion, functional=functional
+            )
         return TermStore(
             make,
             self.batches,
             separable=self.separable,
             memory=self.memory,
+            measured=build,
         )
+
+    @cached_property
+    def _stack(self) -> Stack | None:
+        """The model's layers, if products can be written out for them."""
+        own = set(self.snapshot.own_names)
+        plain = is_sample_pair(self.batches.first) and all(
+            name in own for name in self.snapshot.parameters.names
+        )
+        with self.snapshot.mode():
+            return Stack.read(self.snapshot.model) if plain else None

@@ -58,6 +58,15 @@ class Snapshot:
         return tuple(self._state)
 
     @property
+    def model(self) -> nn.Module:
+        """The user's model, to be read and not to be changed."""
+        return self._model
+
+    def value(self, name: str) -> Tensor:
+        """Return the copy of a parameter."""
+        return self._state[name].detach()
+
+    @property
     def device(self) -> torch.device:
         """Where the parameters are."""
         return self.parameters.leaves[0].device

@@ -26,6 +26,8 @@ class TermStore:
         Whether batches may be merged and cut.
     memory : float
         How many bytes all kept graphs may hold together.
+    measured : callable, optional
+        Makes a graph that tells how much memory a term takes at most, if that is not a graph.
     """
 
     def __init__(
@@ -35,8 +37,10 @@ class TermStore:
         *,
         separable: bool,
         memory: float,
+        measured: Callable[[Any], Any] | None = None,
     ) -> None:
         self._build, self._batches, self._memory = build, batches, memory
+        self._graph = measured or build
         self._separable = separable
         self._kept: dict[int, Term] = {}
         self._held = 0.0
@@ -97,9 +101,9 @@ class TermStore:
         if self._measured is None:
             batch = self._batches.first
             if self._separable and is_sample_pair(batch):
-                self._measured = chunk_size(self._build, batch, self._memory)
+                self._measured = chunk_size(self._graph, batch, self._memory)
             else:
-                sizes = graph_bytes(lambda: self._build(batch), tensors_in(batch))
+                sizes = graph_bytes(lambda: self._graph(batch), tensors_in(batch))
                 self._measured = 1, float(sum(sizes))
         return self._measured
 

@@ -70,6 +70,8 @@ def draw_by_size(
                           marker="o", label=label)  # fmt: skip
             ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
             ax.set_xscale("log")
+            ax.set_xticks(_ticks(sizes), [str(size) for size in _ticks(sizes)])
+            ax.minorticks_off()
             ax.set_title(f"{NAMES[kind]}, {WHEN[when]}", fontsize=10)
         row[0].set_ylabel(f"correlation with {target}")
     axes[0, 0].set_ylim(-1.05, 1.05)
@@ -77,6 +79,15 @@ def draw_by_size(
         ax.set_xlabel("input and output size D = K")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
+
+
+def _ticks(sizes: Sequence[int]) -> list[int]:
+    """Return the sizes that have room for a label on a logarithmic axis."""
+    kept: list[int] = []
+    for size in sorted(sizes):
+        if not kept or size >= 1.5 * kept[-1]:
+            kept.append(size)
+    return kept
 
 
 def norm_lines(layers: Sequence[str]) -> list[tuple[str, str, str, str]]:

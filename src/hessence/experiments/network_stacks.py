@@ -116,9 +116,7 @@ def train(
         for _ in range(schedule.epochs):
             losses = np.zeros(count)
             order = rng.permutation(len(x))
-            parts = [
-                order[i : i + schedule.batch] for i in range(0, len(order), schedule.batch)
-            ]
+            parts = [order[i : i + schedule.batch] for i in range(0, len(order), schedule.batch)]
             for part in parts:
                 loss, slopes = _slopes(layers, stack.multipliers, x[part], y[part], activation)
                 losses += loss * len(part) / len(x)
@@ -188,10 +186,10 @@ def sharpness(stack: Stack, x: Any, y: Any, activation: Activation) -> Any:
 
 def _cost(stack: Stack, samples: int, activation: Activation) -> int:
     """Return how many numbers a search keeps for each network: some 40 vectors, or its samples."""
-    size, outputs = stack.weights[0].shape[-1], stack.weights[-1].shape[-2]
-    parameters = sum(w[0].size for w in stack.weights)
+    size, outputs = int(stack.weights[0].shape[-1]), int(stack.weights[-1].shape[-2])
+    parameters = sum(int(w[0].size) for w in stack.weights)
     if activation == "relu":
-        return max(40 * parameters, 4 * samples * sum(w.shape[-2] for w in stack.weights))
+        return max(40 * parameters, 4 * samples * sum(int(w.shape[-2]) for w in stack.weights))
     return 40 * (min(parameters, (size + outputs) ** 2) if len(stack.weights) == 2 else parameters)
 
 

@@ -1,8 +1,8 @@
 r"""Products with the Hessians of a stack of ReLU networks, in batched matrix products.
 
 With :math:`h_\ell = \phi(W_\ell h_{\ell-1})`, the last layer without φ, and
-:math:`b_{\ell-1} = \phi' \odot W_\ell^\top b_\ell` from the residuals back, a direction dW moves h by
-:math:`dz_\ell = dW_\ell h_{\ell-1} + W_\ell\,dh_{\ell-1}` and the gradient :math:`b_\ell
+:math:`b_{\ell-1} = \phi' \odot W_\ell^\top b_\ell` from the residuals back, a direction dW moves h
+by :math:`dz_\ell = dW_\ell h_{\ell-1} + W_\ell\,dh_{\ell-1}` and the gradient :math:`b_\ell
 h_{\ell-1}^\top` by :math:`db_\ell h_{\ell-1}^\top + b_\ell\,dh_{\ell-1}^\top` (Pearlmutter's
 R-operator). φ″ is zero wherever there is a Hessian.
 """

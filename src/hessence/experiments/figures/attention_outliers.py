@@ -88,7 +88,7 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
 
 
 def _sizes(settings: Settings, sweep: str) -> Any:
-    """Return the points of a sweep; the last is in the middle of nothing degenerate."""
+    """Return the points of a sweep."""
     largest = {"keys": settings.largest_norm, "value": settings.largest_value}
     return np.linspace(0, largest.get(sweep, settings.largest_sink), settings.points)
 
@@ -107,7 +107,8 @@ def _deviation(net: Any, x: Any, y: Any, sink: float) -> float:
     shapes = ((1, 1), (1, keys), (1, keys))
 
     def loss(theta: Any) -> float:
-        return attention_loss(*split(theta, *shapes), x[..., None], y[..., None], sink)
+        W_v, W_q, W_k = split(theta, *shapes)
+        return attention_loss(W_v, W_q, W_k, x[..., None], y[..., None], sink)
 
     spectrum = net.hessian(x, y).spectrum()
     gaps = [
@@ -145,8 +146,8 @@ def draw(settings: Settings, records: list[Record], figure: Any) -> None:
             ax.margins(x=0)
     axes[0, 0].set_ylabel("eigenvalue, first network")
     axes[1, 0].set_ylabel(f"median and 80 % of {settings.draws} networks")
-    axes[0, 0].legend(frameon=False, loc="center right")
-    axes[1, 0].legend(frameon=False)
+    axes[0, 1].legend(frameon=False, loc="upper right", bbox_to_anchor=(1, 0.9))
+    axes[1, 1].legend(frameon=False)
 
 
 def findings(settings: Settings, records: list[Record]) -> list[Finding]:
@@ -247,7 +248,7 @@ def _on_values(rows: list[Record]) -> Finding:
     return Finding(
         "the value weight moves bulk and outliers, and the condition number is not monotonic in it",
         "000 §3.3, Fig 2b",
-        one_way < 0.5 and abs(moved - 1) > STEADY,
+        bool(one_way < 0.5 and abs(moved - 1) > STEADY),
         f"monotonic in {one_way:.0%} of {len(rows)} networks; from a third to the end of the sweep "
         f"the bulk changes by a factor of {moved:.1f} in the median",
     )
@@ -282,8 +283,8 @@ def _sharpness(rows: list[Record]) -> Any:
 
 
 def _threshold(bulk: Any) -> float:
-    """Return where the scale turns linear: below the bulk, so that it is seen."""
-    return max(float(np.max(bulk)) / 3, 1e-12)
+    """Return the power of ten where the scale turns linear: about the bulk's size."""
+    return float(10 ** np.floor(np.log10(max(np.max(bulk), 1e-12))))
 
 
 EXPERIMENT = Experiment(

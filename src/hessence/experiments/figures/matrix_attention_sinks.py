@@ -15,6 +15,10 @@ from hessence.experiments.attention_by_definition import attention_loss, curvatu
 from hessence.plotting import COLOURS, GREY
 
 
+Case = tuple[float, float]
+"""Gain of the weights, and scale of the first token of each sequence."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """A layer with uniform weights of variance gain/d, and standard normal tokens and targets.
@@ -30,17 +34,19 @@ class Settings:
     sequences: int = 10
     length: int = 10
     largest_sink: float = 10.0
-    points: int = 11
+    points: int = 9
     gains: tuple[float, ...] = (1 / 3, 1.0)
-    massive: float = 1.0
+    massive: tuple[float, ...] = (1.0, 5.0)
     share: float = 0.05
-    draws: int = 6
+    draws: int = 5
 
     def __post_init__(self) -> None:
         if self.dimension < 1 or self.keys <= 2 * self.dimension:
             raise ValueError("keys must exceed twice the dimension: else there is no bulk")
-        if self.points < 2 or self.draws < 1 or not self.gains:
-            raise ValueError("points must be at least 2, draws at least 1, and gains must not be empty")
+        if self.points < 2 or self.draws < 1 or not _cases(self):
+            raise ValueError(
+                "points must be at least 2, draws at least 1, and gains and massive not empty"
+            )
         if not 0 < self.share <= 1:
             raise ValueError("share must lie between 0 and 1")
 
@@ -67,8 +73,12 @@ class SinkAttention(hs.MatrixAttention):
 def tasks(settings: Settings) -> Iterator[Task]:
     """One network, one scale of its weights and one strength of the sink at a time."""
     strengths = np.linspace(0, settings.largest_sink, settings.points)
-    for gain, draw, sink in product(settings.gains, range(settings.draws), strengths):
-        yield {"gain": gain, "draw": draw, "sink": float(sink)}
+    for (gain, massive), draw, sink in product(_cases(settings), range(settings.draws), strengths):
+        yield {"gain": gain, "massive": massive, "draw": draw, "sink": float(sink)}
+
+
+def _cases(settings: Settings) -> list[tuple[float, float]]:
+    return list(product(settings.gains, settings.massive))
 
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
@@ -78,7 +88,7 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     W_v = rng.uniform(-bound, bound, size=(d, d))
     W_q, W_k = rng.uniform(-bound, bound, size=(2, d, settings.keys))
     x, y = rng.normal(size=(2, settings.sequences, settings.length, d))
-    x[:, 0] *= settings.massive
+    x[:, 0] *= task["massive"]
     net = SinkAttention(W_v, W_q, W_k).with_sink(task["sink"])
     spectrum = net.hessian(x, y).spectrum()
     bulk = [space for space in spectrum["bulk"] if space.value > 0]
@@ -87,7 +97,8 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     shapes = ((d, d), (d, settings.keys), (d, settings.keys))
 
     def loss(theta: Any) -> float:
-        return attention_loss(*split(theta, *shapes), x, y, task["sink"])
+        W_v, W_q, W_k = split(theta, *shapes)
+        return attention_loss(W_v, W_q, W_k, x, y, task["sink"])
 
     tested = (spectrum.spaces[0], spectrum["bulk"][0], spectrum.spaces[-1])
     gaps = [
@@ -106,10 +117,10 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
 
 def draw(settings: Settings, records: list[Record], figure: Any) -> None:
     """Draw the first network, and beside it bulk and sharpness of all of them."""
-    figure.set_size_inches(11, 3.9 * len(settings.gains))
-    axes = figure.subplots(len(settings.gains), 2, squeeze=False)
-    for (left, right), gain in zip(axes, settings.gains, strict=True):
-        first = [r for r in records if r["gain"] == gain and r["draw"] == 0]
+    figure.set_size_inches(11, 3.6 * len(_cases(settings)))
+    axes = figure.subplots(len(_cases(settings)), 2, squeeze=False)
+    for (left, right), case in zip(axes, _cases(settings), strict=True):
+        first = [r for r in records if _is(r, case) and r["draw"] == 0]
         strengths = [r["sink"] for r in first]
         bulk = np.asarray([r["bulk"] for r in first])
         top = [f"largest {settings.share:.0%} of the outliers"]
@@ -122,15 +133,15 @@ def draw(settings: Settings, records: list[Record], figure: Any) -> None:
         left.axhline(0, color=GREY, linestyle=":", linewidth=1)
         left.set_yscale("symlog", linthresh=max(float(bulk.max()) / 10, 1e-12))
         left.set_ylabel("eigenvalue, first network")
-        left.set_title(f"weights of variance {gain:.2g}/d", fontsize=11)
+        left.set_title(_told(case), fontsize=11)
         for name, colour, what in (
             ("outliers", COLOURS[1], "sharpness"),
             ("bulk", COLOURS[0], "largest of the bulk"),
         ):
-            values = _largest(settings, records, gain, name)
+            values = _largest(settings, records, case, name)
             right.plot(strengths, values.T, color=colour, alpha=0.25, linewidth=1)
             right.plot(strengths, np.median(values, axis=0), "o-", color=colour, label=what)
-        share = np.median(_values(settings, records, gain, "attention"), axis=0)
+        share = np.median(_values(settings, records, case, "attention"), axis=0)
         above = right.secondary_xaxis("top")
         above.set_xticks(strengths[::2], [f"{s:.2f}" for s in share[::2]], fontsize=8)
         above.set_xlabel("median attention to the first token", fontsize=9)
@@ -157,19 +168,15 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
             f"{settings.dimension} pairs, {copies} times each; losses along eigenvectors curve as "
             f"the eigenvalues say to {worst:.0e} of the largest",
         ),
-        *(
-            finding
-            for gain in settings.gains
-            for finding in _on_sinks(settings, records, gain)
-        ),
+        *(finding for case in _cases(settings) for finding in _on_sinks(settings, records, case)),
     ]
 
 
-def _on_sinks(settings: Settings, records: list[Record], gain: float) -> list[Finding]:
-    bulk = _largest(settings, records, gain, "bulk")
-    outliers = _values(settings, records, gain, "outliers")
+def _on_sinks(settings: Settings, records: list[Record], case: Case) -> list[Finding]:
+    bulk = _largest(settings, records, case, "bulk")
+    outliers = _values(settings, records, case, "outliers")
     sharpness = outliers[..., 0]
-    of = f", weights of variance {gain:.2g}/d"
+    of = f" ({_told(case)})"
     smaller = bulk[:, -1] < bulk[:, 0]
     falling = (np.diff(bulk, axis=1) < 0).all(axis=1)
     larger = (outliers[:, -1] > outliers[:, 0]).all(axis=1)
@@ -208,14 +215,24 @@ def _on_sinks(settings: Settings, records: list[Record], gain: float) -> list[Fi
     ]
 
 
-def _values(settings: Settings, records: list[Record], gain: float, name: str) -> Any:
+def _is(record: Record, case: Case) -> bool:
+    return (record["gain"], record["massive"]) == case
+
+
+def _told(case: Case) -> str:
+    gain, massive = case
+    tokens = "" if massive == 1 else f", first tokens {massive:g} times larger"
+    return f"weights of variance {gain:.2g}/d{tokens}"
+
+
+def _values(settings: Settings, records: list[Record], case: Case, name: str) -> Any:
     """Return a field as an array (draws, strengths, ...)."""
-    rows = [r[name] for r in records if r["gain"] == gain]
+    rows = [r[name] for r in records if _is(r, case)]
     return np.asarray(rows).reshape(settings.draws, settings.points, *np.shape(rows[0]))
 
 
-def _largest(settings: Settings, records: list[Record], gain: float, name: str) -> Any:
-    return _values(settings, records, gain, name)[..., 0]
+def _largest(settings: Settings, records: list[Record], case: Case, name: str) -> Any:
+    return _values(settings, records, case, name)[..., 0]
 
 
 EXPERIMENT = Experiment(
@@ -233,5 +250,5 @@ EXPERIMENT = Experiment(
     draw=draw,
     findings=findings,
     minutes={"quick": 0.5, "paper": 10},
-    common=("gain", "sink"),
+    common=("gain", "massive", "sink"),
 )

@@ -1,12 +1,12 @@
 r"""Two eigenvalues that add up to tr/D (000 Figures 3 and 10–13).
 
-All eigenvalues, exactly, of networks with one output. Where the matrix is large, it is first brought
-down to its range:
+All eigenvalues, exactly, of networks with one output. Where the matrix is large, it is first
+brought down to its range:
 
-- Linear, any depth. The slope g of the loss is one row, so a change :math:`dW_\ell` enters the second
-  variation only through :math:`s_\ell^\top dW_\ell` and :math:`dW_\ell p_\ell`, where
-  :math:`s_\ell^\top = W_L \cdots W_{\ell+1}` and :math:`p_\ell = W_{\ell-1}\cdots W_1 g`. That leaves
-  :math:`D + 2m - 1` of :math:`m(D+1)` dimensions at two layers, :math:`D + 6m - 3` at four.
+- Linear, any depth. The slope g of the loss is one row, so a change :math:`dW_\ell` enters the
+  second variation only through :math:`s_\ell^\top dW_\ell` and :math:`dW_\ell p_\ell`, where
+  :math:`s_\ell^\top = W_L \cdots W_{\ell+1}` and :math:`p_\ell = W_{\ell-1}\cdots W_1 g`. That
+  leaves :math:`D + 2m - 1` of :math:`m(D+1)` dimensions at two layers, :math:`D + 6m - 3` at four.
 - ReLU, two layers. The functional part has rank 2 for each neuron, the Gauss–Newton part rank n in
   all: 2m + n dimensions.
 - ReLU, four layers. Samples differ in their gates, so the functional part has full rank and nothing
@@ -135,7 +135,7 @@ def eigenvalues(weights: Any, x: Any, y: Any, activation: str) -> tuple[Any, int
     if activation == "linear":
         matrix = linear_on_range(weights, x, y)
     elif len(weights) == 2 and 2 * len(weights[0]) + len(x) < parameters:
-        matrix = relu_on_range(*weights, x, y)
+        matrix = relu_on_range(weights[0], weights[1], x, y)
     else:
         matrix = ReLUHessian([w[None] for w in weights], x, y).dense()[0]
     return np.linalg.eigvalsh((matrix + matrix.T) / 2), parameters - len(matrix)
@@ -146,8 +146,8 @@ def linear_on_range(weights: Any, x: Any, y: Any) -> Any:
 
     Coordinates are :math:`a_\ell = \hat s_\ell^\top dW_\ell` for every layer and, for all but the
     last, the part of :math:`dW_\ell \hat p_\ell` across :math:`s_\ell`. The second variation is
-    :math:`dM\,\Sigma\,dM^\top + 2\sum_{k>l} (s_k^\top dW_k)\, W_{k-1}\cdots W_{l+1}\, (dW_l p_l)` with
-    :math:`dM = \sum_\ell (s_\ell^\top dW_\ell)\, P_\ell`.
+    :math:`dM\,\Sigma\,dM^\top + 2\sum_{k>l} (s_k^\top dW_k)\, W_{k-1}\cdots W_{l+1}\, (dW_l p_l)`
+    with :math:`dM = \sum_\ell (s_\ell^\top dW_\ell)\, P_\ell`.
     """
     before, after = [np.eye(x.shape[1])], [np.ones((1, 1))]
     for w in weights:

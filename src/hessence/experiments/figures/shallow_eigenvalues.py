@@ -97,7 +97,7 @@ def draw(settings: Settings, records: list[Record], figure: Any) -> None:
         beside.set_ylim(bottom=0)
         beside.set_ylabel("loss (dotted)", color=GREY)
         ax.set_title(data)
-        ax.legend(frameon=False, loc="lower left")
+        ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
 
 
 def findings(settings: Settings, records: list[Record]) -> list[Finding]:
@@ -106,12 +106,8 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     ends = np.asarray([np.mean(record["errors"][-1]) for record in records])
     curves = [np.mean(record["errors"], axis=1) for record in records]
     falls = np.concatenate([np.diff(curve) < 0 for curve in curves])
-    sums = [
-        np.sum(np.square(r["spectral_norms"])) / r["eigenvalues"][-1][0] for r in records
-    ]
-    larger = [
-        np.max(np.square(r["spectral_norms"])) / r["eigenvalues"][-1][0] for r in records
-    ]
+    sums = [np.sum(np.square(r["spectral_norms"])) / r["eigenvalues"][-1][0] for r in records]
+    larger = [np.max(np.square(r["spectral_norms"])) / r["eigenvalues"][-1][0] for r in records]
     return [
         Finding(
             "the formula becomes increasingly precise as training progresses",

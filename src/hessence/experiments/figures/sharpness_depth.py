@@ -198,7 +198,8 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
 
 def _on_products(name: str, rows: list[Record], norm: str) -> Finding:
     """Ask whether the product without the last layer correlates most, among all quantities."""
-    wins, lasts = 0, {when: [] for when in WHEN}  # type: dict[str, list[float]]
+    wins = 0
+    lasts: dict[str, list[float]] = {when: [] for when in WHEN}
     rivals: list[float] = []
     for record in rows:
         depth = record["depth"]

@@ -1,4 +1,4 @@
-"""Sharpness and trace against norms of the weights, in linear networks (000 Figures 4, 14, 15, 26)."""
+"""Sharpness and trace against norms of two linear layers (000 Figures 4, 14, 15 and 26)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def measured(stack: Stack, x: Any, y: Any) -> Record:
 
 
 def draw_norms(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Draw how the sharpness correlates with squared norms, and with the sum of the spectral ones."""
+    """Draw how the sharpness correlates with squared norms, and the sum of the spectral ones."""
     lines = [*norm_lines(LAYERS), ("sum", "W1 + W2, spectral", COLOURS[4], ":")]
     draw_by_size(records, settings.parametrisations, figure, "sharpness", lines)
 

@@ -52,7 +52,7 @@ class Settings:
     wide_from: int = 10
     smallest_rate: float = 1e-5
     batch: int = 128
-    epochs: int = 300
+    epochs: int = 1000
 
     def __post_init__(self) -> None:
         if self.networks < 3 or min(self.sizes) < 1:
@@ -154,7 +154,7 @@ EXPERIMENT = Experiment(
             sizes=(1, 2, 3, 5, 8, 10, 20, 30, 50, 75, 100),
             networks=200,
             samples=1024,
-            epochs=1000,
+            epochs=2000,
         ),
     },
     tasks=tasks,

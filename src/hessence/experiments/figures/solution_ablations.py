@@ -70,7 +70,9 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     if task["arm"] == "tanh":
         start = balanced_stack(dims, settings.initial, settings.tanh_networks, rng)
         (end,) = train(start, activated_gradient(x, y, "tanh"), settings.lr, last, [last])
-        sharpness = [tanh_sharpness([w[i] for w in end.weights], x, y) for i in range(len(start[0]))]
+        sharpness = [
+            tanh_sharpness([w[i] for w in end.weights], x, y) for i in range(len(start[0]))
+        ]
     else:
         build = standard_stack if task["arm"] == "kaiming" else _balanced(settings)
         (end,) = train_linear(build(dims, settings.networks, rng), x, y, settings.lr, last, [last])

@@ -113,7 +113,7 @@ def draw(settings: Settings, records: list[Record], figure: Any) -> None:
         beside.set_ylim(bottom=0)
         beside.set_ylabel("loss (dotted)", color=GREY)
         ax.set_title(data)
-        ax.legend(frameon=False, loc="lower left")
+        ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
 
 
 def findings(settings: Settings, records: list[Record]) -> list[Finding]:
@@ -128,7 +128,7 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     off = np.abs(joined["hutchinson"] / joined["formula"] - 1)
     sharper = np.abs(joined["xtrace"] / joined["formula"] - 1)
     early = np.asarray([abs(r["hutchinson"][0] / r["formula"][0] - 1) for r in records])
-    falls = [record["formula"][-1] < record["formula"][0] for record in records]
+    falls = [min(record["formula"]) < record["formula"][0] for record in records]
     return [
         Finding(
             "the formula gives the trace of the Hessian all along training",
@@ -148,8 +148,8 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
             "the Hessian flattens early in training",
             "002 §3",
             all(falls),
-            "trace from start to end: "
-            + "; ".join(f"{r['formula'][0]:.4g} → {min(r['formula']):.4g} (least) → "
+            "trace at the start, at its least, at the end: "
+            + "; ".join(f"{r['formula'][0]:.4g} → {min(r['formula']):.4g} → "
                         f"{r['formula'][-1]:.4g}" for r in records),
         ),
     ]  # fmt: skip

@@ -22,7 +22,7 @@ APPROACHES = {
 RESOLVED = 1e-6
 """A smaller outlier below this part of the larger one is taken to have reached zero."""
 LAST = 6
-"""How many resolved values in a row make an approach."""
+"""An approach is of one sign in the last third of the resolved values, and so many at least."""
 ROUNDING = 1e-9
 
 
@@ -91,7 +91,7 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
         progress = 1 + delta / covariance  # g over the solution θ*
         trace = pair[..., 0] + pair[..., 1] if relu else t.trace
         kept = [_summary(pair[:, i], progress[:, i], trace[:, i]) for i in range(pair.shape[1])]
-    shown = _shown([row["approach"] for row in kept], task, settings)
+    shown = _choose(kept, task["rate"] == settings.high_rate)
     good = np.isfinite(pair[:, shown]).all(axis=-1)
     return {
         **{name: [row[name] for row in kept] for name in kept[0]},
@@ -110,7 +110,7 @@ def _summary(pair: Any, progress: Any, trace: Any) -> Record:
     seen = np.flatnonzero(np.abs(smaller) > RESOLVED * larger) if finite else np.arange(0)
     signs = np.sign(smaller[seen])
     turns = np.flatnonzero(np.diff(signs))
-    ends = set(signs[-LAST:])
+    ends = set(signs[-max(LAST, len(signs) // 3) :])
     approach = "diverges" if not finite else "around"
     if finite and len(ends) == 1:
         approach = "above" if ends == {1.0} else "below"
@@ -137,10 +137,14 @@ def _summary(pair: Any, progress: Any, trace: Any) -> Record:
     }
 
 
-def _shown(approaches: list[str], task: Task, settings: Settings) -> int:
-    """Return the first network; at the high rate the first that ends as the paper describes."""
-    wanted = "below" if task["rate"] == settings.high_rate else approaches[0]
-    return approaches.index(wanted) if wanted in approaches else 0
+def _choose(rows: list[Record], high: bool) -> int:
+    """Return a network that starts early and ends as most do; at the high rate, from below."""
+    ends = [row["approach"] for row in rows]
+    wanted = "below" if high else max(APPROACHES, key=ends.count)
+    return max(
+        range(len(rows)),
+        key=lambda i: (ends[i] == wanted, rows[i]["start"] == "early", -i),
+    )
 
 
 def draw_pairs(settings: Settings, records: list[Record], figure: Any) -> None:
@@ -150,8 +154,7 @@ def draw_pairs(settings: Settings, records: list[Record], figure: Any) -> None:
     for column, (rate, momentum) in enumerate(_columns(settings)):
         for ax, network in zip(axes[:, column], ("linear", "relu"), strict=True):
             rows = _rows(records, network, rate, momentum)
-            wanted = "below" if rate == settings.high_rate else None
-            row = next((r for r in rows if wanted in _ends_of_shown(r)), rows[0])
+            row = rows[_choose([_of_shown(r) for r in rows], rate == settings.high_rate)]
             _draw_pair(ax, row)
             ends = [approach for r in rows for approach in r["approach"]]
             own = row["approach"][row["shown"]]
@@ -167,8 +170,8 @@ def draw_pairs(settings: Settings, records: list[Record], figure: Any) -> None:
         ax.set_ylabel("eigenvalue")
 
 
-def _ends_of_shown(row: Record) -> tuple[str | None, ...]:
-    return (None, row["approach"][row["shown"]])
+def _of_shown(row: Record) -> Record:
+    return {name: row[name][row["shown"]] for name in ("approach", "start")}
 
 
 def _draw_pair(ax: Any, row: Record) -> None:

@@ -1,0 +1,183 @@
+"""Products that are written out for plain stacks, against automatic differentiation."""
+
+import pytest
+import torch
+from torch import nn
+
+import hessence as hs
+from hessence.curvature.feed_forward import ELEMENTWISE, FeedForwardTerm, Stack
+
+
+def hessian_of(model, total):
+    """The Hessian by two backward passes."""
+    parameters = list(model.parameters())
+    slopes = torch.autograd.grad(total, parameters, create_graph=True)
+    rows = []
+    for entry in torch.cat([slope.reshape(-1) for slope in slopes]):
+        row = torch.autograd.grad(entry, parameters, retain_graph=True, materialize_grads=True)
+        rows.append(torch.cat([part.reshape(-1) for part in row]))
+    return torch.stack(rows)
+
+
+def relative(found, truth):
+    return float((found - truth).abs().max() / truth.abs().max())
+
+
+def is_written_out(H):
+    return isinstance(H._terms.first()[0], FeedForwardTerm)
+
+
+STACKS = {
+    "tanh": lambda: nn.Sequential(
+        nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)
+    ),
+    "one layer": lambda: nn.Linear(4, 3),
+    "no biases": lambda: nn.Sequential(
+        nn.Linear(4, 5, bias=False), nn.GELU(), nn.Linear(5, 3, bias=False)
+    ),
+    "nested, idle layers": lambda: nn.Sequential(
+        nn.Sequential(nn.Linear(4, 5), nn.Identity()), nn.SiLU(), nn.Sequential(nn.Linear(5, 3))
+    ),
+    "an activation at either end": lambda: nn.Sequential(
+        nn.Sigmoid(), nn.Linear(4, 5), nn.Softplus(), nn.Linear(5, 3), nn.Tanh()
+    ),
+    "two activations in a row": lambda: nn.Sequential(
+        nn.Linear(4, 5), nn.Tanh(), nn.ELU(), nn.Linear(5, 3)
+    ),
+    "in place": lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)),
+    "linear only": lambda: nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 3)),
+}
+
+LOSSES = {
+    "squares": nn.MSELoss(),
+    "sum": nn.MSELoss(reduction="sum"),
+    "huber": nn.HuberLoss(delta=0.3),
+    "own": lambda f, y: torch.cosh(f - y).mean(),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", STACKS)
+def test_products(name, loss):
+    torch.manual_seed(0)
+    model = STACKS[name]().double()
+    x = torch.randn(20, 4, dtype=torch.float64)
+    y = torch.randn(20, 3, dtype=torch.float64)
+    H = hs.hessian(model, (x, y), LOSSES[loss])
+    assert is_written_out(H)
+    truth = hessian_of(model, LOSSES[loss](model(x), y))
+    assert relative(H.dense(), truth) < 1e-13
+    assert relative(hs.hessian(model, [(x[:7], y[:7]), (x[7:], y[7:])], LOSSES[loss]).dense(),
+                    truth) < 1e-13  # fmt: skip
+    assert H.check().passed
+    blocks = hs.hessian(model, (x, y), LOSSES[loss], mode="blocks")
+    columns = torch.randn(H.shape[0], 3, dtype=torch.float64)
+    assert relative(blocks @ columns, truth @ columns) < 1e-13
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_gauss_newton(name):
+    torch.manual_seed(1)
+    model = STACKS[name]().double()
+    x, y = torch.randn(20, 4, dtype=torch.float64), torch.randint(3, (20,))
+    G = hs.ggn(model, (x, y), nn.CrossEntropyLoss())
+    assert is_written_out(G)
+    # The Hessian of the loss with the model linearised at its parameters.
+    here = [p.detach().clone() for p in model.parameters()]
+    names = [n for n, _ in model.named_parameters()]
+
+    def linearised(*moved):
+        f = lambda *p: torch.func.functional_call(model, dict(zip(names, p, strict=True)), (x,))  # noqa: E731
+        jacobians = torch.autograd.functional.jacobian(f, tuple(here))
+        motion = sum(
+            torch.tensordot(j, m - h, dims=h.ndim)
+            for j, m, h in zip(jacobians, moved, here, strict=True)
+        )
+        return nn.functional.cross_entropy(f(*here).detach() + motion, y)
+
+    blocks = torch.autograd.functional.hessian(linearised, tuple(here))
+    truth = torch.cat(
+        [
+            torch.cat([b.reshape(h.numel(), -1) for b in row], dim=1)
+            for row, h in zip(blocks, here, strict=True)
+        ]
+    )
+    assert relative(G.dense(), truth) < 1e-13
+    assert G.check().passed
+
+
+@pytest.mark.parametrize("kind", ELEMENTWISE)
+def test_every_activation(kind):
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(4, 5), kind(), nn.Linear(5, 3)).double()
+    x, y = torch.randn(20, 4, dtype=torch.float64), torch.randint(3, (20,))
+    H = hs.hessian(model, (x, y), nn.CrossEntropyLoss())
+    assert is_written_out(H)
+    assert relative(H.dense(), hessian_of(model, nn.CrossEntropyLoss()(model(x), y))) < 1e-12
+
+
+def test_images_and_tokens():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    x, y = torch.randn(9, 3, 4, dtype=torch.float64), torch.randint(3, (9,))
+    H = hs.hessian(model, (x, y), nn.CrossEntropyLoss())
+    assert is_written_out(H)
+    assert relative(H.dense(), hessian_of(model, nn.CrossEntropyLoss()(model(x), y))) < 1e-13
+    tokens, targets = (torch.randn(6, 7, 4).double() for _ in range(2))
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4)).double()
+    H = hs.hessian(model, (tokens, targets), nn.MSELoss())
+    assert is_written_out(H)
+    assert relative(H.dense(), hessian_of(model, nn.MSELoss()(model(tokens), targets))) < 1e-13
+
+
+@pytest.mark.parametrize("params", ["0", "2", "4.weight", ["0.bias", "4.bias"], "*.bias"])
+def test_some_parameters(params):
+    torch.manual_seed(4)
+    model = STACKS["tanh"]().double()
+    x, y = (torch.randn(20, n, dtype=torch.float64) for n in (4, 3))
+    whole = hessian_of(model, nn.MSELoss()(model(x), y))
+    H = hs.hessian(model, (x, y), nn.MSELoss(), params=params)
+    assert is_written_out(H)
+    places, start = [], 0
+    for name, p in model.named_parameters():
+        if name in H.parameters.names:
+            places += range(start, start + p.numel())
+        start += p.numel()
+    truth = whole[places][:, places]
+    assert relative(H.dense(), truth) < 1e-13
+    block = hs.hessian(model, (x, y), nn.MSELoss()).block(params)
+    assert relative(block.dense(), truth) < 1e-13
+
+
+class Doubled(nn.Sequential):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def _shared():
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.Tanh(), layer)
+
+
+def _hooked():
+    model = STACKS["tanh"]()
+    model[0].register_forward_hook(lambda module, args, output: 2 * output)
+    return model
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _shared,
+        _hooked,
+        lambda: Doubled(nn.Linear(4, 4)),
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)),
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)),
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.Flatten()),
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train(),
+        lambda: nn.Sequential(nn.Tanh()),
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+    ],
+)
+def test_anything_else_is_left_to_autodiff(make):
+    assert Stack.read(make()) is None
