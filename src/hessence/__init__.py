@@ -38,16 +38,16 @@ from hessence.spectra import Eigenspace, Spectrum, load
 from hessence.twin import narrow_twin
 
 if TYPE_CHECKING:
-    from hessence.curvature.checks import CheckWarning
-    from hessence.curvature.layers import layer_spectra
-    from hessence.curvature.model_matrices import ggn, hessian
-    from hessence.curvature.model_spectrum import spectrum
-    from hessence.curvature.monitor import Monitor
+    from hessence.curvature.checks import CheckWarning as CheckWarning
+    from hessence.curvature.layers import layer_spectra as layer_spectra
+    from hessence.curvature.model_matrices import ggn as ggn
+    from hessence.curvature.model_matrices import hessian as hessian
+    from hessence.curvature.model_spectrum import spectrum as spectrum
+    from hessence.curvature.monitor import Monitor as Monitor
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "CheckWarning",
     "ConvergenceWarning",
     "DecoupledInputs",
     "DecoupledOutputs",
@@ -59,7 +59,6 @@ __all__ = [
     "KinkWarning",
     "MatrixAttention",
     "Moments",
-    "Monitor",
     "ScalarAffine",
     "ScalarLinear",
     "ScalarReLU",
@@ -71,21 +70,18 @@ __all__ = [
     "activations",
     "density",
     "eigenpairs",
-    "ggn",
     "gradient_descent",
-    "hessian",
     "init",
-    "layer_spectra",
     "load",
     "losses",
     "narrow_twin",
     "solution_spectrum",
-    "spectrum",
     "trace",
     "whiten",
 ]
 
-# What needs PyTorch is loaded on first use, so that `import hessence` does without it.
+# What needs PyTorch is loaded on first use, so that `import hessence`, and a star import, do
+# without it.
 _TORCH_NAMES = {
     "CheckWarning": "checks",
     "Monitor": "monitor",

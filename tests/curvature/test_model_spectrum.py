@@ -396,3 +396,48 @@ def test_bad_k_for_layers(data):
     for k in (0, "all"):
         with pytest.raises(ValueError, match="k must be an integer at least 1"):
             hs.layer_spectra(mlp(4, 3, 2), data, k=k)
+
+
+class Nearly(nn.Module):
+    """A wide pair of linear layers, but for one weight that also scales the output a little."""
+
+    def __init__(self):
+        super().__init__()
+        self.pair = nn.Sequential(nn.Linear(4, 400), nn.Linear(400, 2))
+
+    def forward(self, x):
+        return self.pair(x) * (1 + 0.01 * self.pair[0].weight[0, 0] ** 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_near_lookalikes_do_not_pass_either(dtype, data):
+    torch.manual_seed(9)
+    model = Nearly().to(dtype)
+    assert not hs.spectrum(model, tuple(part.to(dtype) for part in data), k=1).exact
+
+
+class Watchful(nn.Tanh):
+    """Notes whether it runs in half precision."""
+
+    seen = ()
+
+    def forward(self, x):
+        self.seen += (torch.is_autocast_enabled("cpu"),)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [nn.Tanh, Watchful])
+def test_autocast_is_left_out(kind, monkeypatch):
+    model = nn.Sequential(nn.Linear(4, 5), kind(), nn.Linear(5, 2))
+    data = torch.randn(9, 4), torch.randn(9, 2)
+    products = []
+    real = torch.addmm
+    monkeypatch.setattr(
+        torch, "addmm", lambda *a: products.append(torch.is_autocast_enabled("cpu")) or real(*a)
+    )
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        H = hs.hessian(model, data, nn.MSELoss())
+        _ = H @ torch.ones(H.shape[0])
+    noted = model[1].seen if kind is Watchful else products
+    assert noted
+    assert not any(noted)

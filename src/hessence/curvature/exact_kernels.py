@@ -40,12 +40,23 @@ class ExactKernels:
             stack.enter_context(torch.inference_mode(mode=False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.enter_context(full_precision())
             stack.enter_context(_without_checkpoints())
             if self._recurrent and torch.backends.cudnn.is_available():
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             if self._weight_norm:
                 stack.enter_context(_PlainWeightNorm())
             yield
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Leave the half precision that a training loop may have around it."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        if torch.cuda.is_available():
+            stack.enter_context(torch.autocast("cuda", enabled=False))
+        yield
 
 
 class _PlainWeightNorm(TorchFunctionMode):  # type: ignore[misc]

@@ -158,7 +158,8 @@ class FeedForwardTerm(Term):
         if batched:
             images = [self.multiply(row, chosen) for row in zip(*directions, strict=True)]
             return [torch.stack(parts) for parts in zip(*images, strict=True)]
-        given = dict(zip(chosen, directions, strict=True))
+        kind = self._layers[0].weight.dtype
+        given = {i: part.to(kind) for i, part in zip(chosen, directions, strict=True)}
         with torch.no_grad():
             images_by_place = self._images(given, *self._forward(given))
         return [images_by_place[i] for i in chosen]

@@ -6,6 +6,7 @@ import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, Self, TypeVar, cast
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from hessence.curvature import ranks
 from hessence.curvature.checks import Check, check_products, perturbed
+from hessence.curvature.exact_kernels import full_precision
 from hessence.curvature.setting import Setting
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
@@ -35,8 +37,14 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _recordable(method: Method) -> Method:
-    """Leave inference mode: what is made there cannot be part of a graph."""
-    return cast(Method, torch.inference_mode(mode=False)(method))
+    """Leave inference mode, whose results cannot be part of a graph, and half precision."""
+
+    @wraps(method)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        with torch.inference_mode(mode=False), full_precision():
+            return method(*arguments, **named)
+
+    return cast(Method, wrapped)
 
 
 class ModelOperator(Operator):

@@ -40,8 +40,8 @@ DENSE_MOST = 2**14
 TRACE_PRODUCTS = 50
 """How many products the trace is estimated with."""
 
-AGREEMENT = {torch.float64: 1e-8, torch.float32: 1e-3}
-"""How far, in ‖H‖, an exact product may be from that of automatic differentiation."""
+AGREEMENT = {torch.float64: 1e-8, torch.float32: 2e-4}
+"""How far an exact product may be from that of automatic differentiation, relative."""
 
 
 def spectrum(
@@ -255,7 +255,7 @@ def _exact(H: ModelHessian, model: Any, params: Any) -> Spectrum | str:
     if not defect <= AGREEMENT[H.dtype]:
         return (
             f"it looks like {recognition.network}, but its products differ from those of automatic "
-            f"differentiation by {defect:.1e} ‖H‖."
+            f"differentiation by {defect:.1e}, relative."
         )
     found.reason = f"{recognition.network}: {recognition.theorem}"
     return found
@@ -274,8 +274,10 @@ def _all_data(setting: Setting) -> tuple[Tensor, Any]:
 
 
 def _defect(H: ModelHessian, recognition: Recognition, found: Spectrum) -> float:
-    """Return how far exact products and the ends of the spectrum are from H, in ‖H‖."""
-    norm = float(found.norm)
+    """Return how far exact products and the ends of the spectrum are from H, relative.
+
+    A random vector meets little of a few large eigenvalues, so its image is the scale of its error.
+    """
     drawn = np.random.default_rng(0).normal(size=(H.shape[0], 2))
     columns = like(drawn / np.linalg.norm(drawn, axis=0), found.values)
     ends = [found.space(0), found.space(-1)]
@@ -283,7 +285,6 @@ def _defect(H: ModelHessian, recognition: Recognition, found: Spectrum) -> float
     values = torch.stack([space.value for space in ends])
     images = H @ torch.cat([columns, vectors], dim=1)
     expected = torch.cat([recognition.operator @ columns, values * vectors], dim=1)
-    gap = float((images - expected).norm(dim=0).max())
-    if norm == 0:
-        return gap
-    return gap / norm
+    gaps = (images - expected).norm(dim=0)
+    scales = torch.cat([images[:, :2].norm(dim=0), found.norm.expand(2)])
+    return float((gaps / torch.where(scales > 0, scales, 1.0)).max())

@@ -93,7 +93,7 @@ def _ticks(sizes: Sequence[int]) -> list[int]:
 def norm_lines(layers: Sequence[str]) -> list[tuple[str, str, str, str]]:
     """Return the squared norms of two layers as quantities to draw: colour norm, style layer."""
     return [
-        (f"{layer} {norm}", f"{layer}, {norm}", COLOURS[i], style)
+        (f"{layer} {norm}", f"{layer}, {written(norm)}", COLOURS[i], style)
         for layer, style in zip(layers, ("-", "--"), strict=True)
         for i, norm in enumerate(NORMS)
     ]
@@ -122,4 +122,11 @@ def listed(values: dict[str, float]) -> str:
     >>> listed({"W1": 0.5, "W2": -0.25})
     'W1 0.50, W2 −0.25'
     """
-    return ", ".join(f"{name} {value:.2f}".replace("-", "−") for name, value in values.items())
+    return ", ".join(
+        f"{written(name)} {value:.2f}".replace("-", "−") for name, value in values.items()
+    )
+
+
+def written(name: str) -> str:
+    """Return a name as it is written: Frobenius keeps his capital."""
+    return name.replace("frobenius", "Frobenius")

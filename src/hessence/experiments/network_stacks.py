@@ -137,6 +137,12 @@ def train(
     return replace(stack, weights=tuple(w.astype(np.float64) for w in layers)), losses
 
 
+def unexplained(losses: Any, y: Any, noise: float) -> Any:
+    """Return losses above that of the noise, relative to the loss of no output at all."""
+    floor = noise * y.shape[1] / 2
+    return (losses - floor) / max(float(np.sum(y * y)) / len(y) / 2 - floor, 1e-300)
+
+
 def _slopes(
     layers: list[Any], multipliers: Sequence[float], x: Any, y: Any, activation: Activation
 ) -> tuple[Any, list[Any]]:

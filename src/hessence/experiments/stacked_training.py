@@ -47,12 +47,17 @@ class Snapshot:
 
 
 def train(
-    weights: Stack, gradient: Gradient, rate: float, steps: int, kept: Sequence[int]
+    weights: Stack,
+    gradient: Gradient,
+    rate: float,
+    steps: int,
+    kept: Sequence[int],
+    halving: bool = True,
 ) -> Iterator[Snapshot]:
-    """Train a stack and yield it at the steps that are to be kept, the last one among them or not.
+    """Train a stack and yield it at the steps that are to be kept.
 
-    Every hundred steps, a network whose loss has fallen by less than 0.1 % halves its learning
-    rate, as 002 has it.
+    With `halving`, a network whose loss has fallen by less than 0.1 % in a hundred steps halves its
+    learning rate, as 002 has it.
     """
     layers = list(weights)
     rates = np.full(len(layers[0]), float(rate))
@@ -60,7 +65,7 @@ def train(
     wanted = frozenset(kept)
     for step in range(steps + 1):
         loss, slopes = gradient(layers)
-        if step % PATIENCE == 0:
+        if halving and step % PATIENCE == 0:
             if seen is not None:
                 rates = np.where(loss > (1 - PROGRESS) * seen, rates / 2, rates)
             seen = loss
@@ -136,7 +141,7 @@ def activated_gradient(x: Any, y: Any, activation: str) -> Gradient:
     return gradient
 
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "tanh": (np.tanh, lambda out: 1 - out * out),
     "relu": (lambda z: np.maximum(z, 0), lambda out: (out > 0).astype(out.dtype)),
     "leaky-relu": (
@@ -152,7 +157,11 @@ def torch_model(layers: Stack, activation: str) -> Any:
     import torch
     from torch import nn
 
-    between = {"tanh": nn.Tanh, "relu": nn.ReLU, "leaky-relu": lambda: nn.LeakyReLU(0.1)}
+    between: dict[str, Any] = {
+        "tanh": nn.Tanh,
+        "relu": nn.ReLU,
+        "leaky-relu": lambda: nn.LeakyReLU(0.1),
+    }
     parts: list[Any] = []
     for w in layers:
         linear = nn.Linear(w.shape[1], w.shape[0], bias=False, dtype=torch.float64)

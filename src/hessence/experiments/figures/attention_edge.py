@@ -18,7 +18,7 @@ OUTCOMES = {
     "returns": ("passes 2/η, ends below it", COLOURS[3]),
     "edge": ("oscillates around 2/η to the end", COLOURS[0]),
     "above": ("stays above 2/η", COLOURS[4]),
-    "diverges": ("diverges", "#fbe3e4"),
+    "diverges": ("diverges, or loss ten times its start", "#fbe3e4"),
 }
 FALL = 0.95
 """A loss falls on if its mean, late after the crossing, is below this part of that early after."""
@@ -377,5 +377,5 @@ EXPERIMENT = Experiment(
     run=run,
     draw={"one-network": draw_one, "many-networks": draw_many},
     findings=findings,
-    minutes={"quick": 0.5, "paper": 15},
+    minutes={"quick": 0.3, "paper": 15},
 )

@@ -146,7 +146,7 @@ def draw(settings: Settings, records: list[Record], figure: Any) -> None:
             ax.margins(x=0)
     axes[0, 0].set_ylabel("eigenvalue, first network")
     axes[1, 0].set_ylabel(f"median and 80 % of {settings.draws} networks")
-    axes[0, 1].legend(frameon=False, loc="upper right", bbox_to_anchor=(1, 0.9))
+    axes[0, 1].legend(frameon=False, loc="lower left")
     axes[1, 1].legend(frameon=False)
 
 
@@ -301,6 +301,6 @@ EXPERIMENT = Experiment(
     run=run,
     draw=draw,
     findings=findings,
-    minutes={"quick": 0.2, "paper": 3},
+    minutes={"quick": 0.2, "paper": 4},
     common=("sweep",),
 )

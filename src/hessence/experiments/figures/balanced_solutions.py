@@ -170,8 +170,9 @@ def draw_training(ax: Any, settings: Settings, records: list[Record]) -> None:
         ax.plot(alpha, [row["by_data"] for row in rows], "+", color=colour, markersize=11,
                 label=f"{data}, predicted from all data")  # fmt: skip
         for i in range(settings.networks):
-            ax.plot(alpha, [row["sharpness"][i] for row in rows], "o", color=colour, markersize=5,
-                    markerfacecolor="none", label=f"{data}, trained" if i == 0 else None)  # fmt: skip
+            values = [row["sharpness"][i] for row in rows]
+            ax.plot(alpha, values, "o", color=colour, markersize=5, markerfacecolor="none",
+                    label=f"{data}, trained" if i == 0 else None)  # fmt: skip
     ax.set_xlabel("largest share α of a class")
     ax.set_ylabel("sharpness")
     ax.set_title(f"{depth} layers, {settings.steps} steps")
@@ -219,7 +220,7 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
         Finding(
             "labels and inputs together predict the sharpness of trained networks",
             "002 eq 12",
-            close >= 0.8 * len(by_data),
+            bool(close >= 0.8 * len(by_data)),
             f"{close} of {len(by_data)} networks within 1 %, the worst {max(by_data):.1%} off; "
             f"small modes still grow: losses are up to {max(excess):.2g} above the least",
         ),
@@ -248,7 +249,7 @@ def _depth_finding(settings: Settings, records: list[Record]) -> Finding:
     return Finding(
         claim,
         where,
-        grows.all(),
+        bool(grows.all()),
         f"at every depth for norms of Y/√n above {least:.2g}"
         + ("" if grows.all() else ", below which the first layers added flatten"),
     )
@@ -264,7 +265,9 @@ def _share_finding(settings: Settings, trained: list[Record]) -> Finding:
     steps = np.concatenate(rises)
     if not len(steps):
         return Finding(claim, where, None, "needs two shares")
-    return Finding(claim, where, (steps > 0).all(), f"{np.sum(steps > 0)} of {len(steps)} steps up")
+    return Finding(
+        claim, where, bool((steps > 0).all()), f"{np.sum(steps > 0)} of {len(steps)} steps up"
+    )
 
 
 EXPERIMENT = Experiment(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +26,11 @@ SHADES = dict(zip(CLUSTERS, (COLOURS[1], COLOURS[0], GREY), strict=True))
 
 @dataclass(frozen=True)
 class Settings:
-    """Balanced networks that learn a map of rank r with equal singular values, on white inputs."""
+    """Balanced networks that learn a map of rank r with equal singular values, on white inputs.
+
+    `scales` are those of the inputs of networks with an activation; linear ones have 1. The
+    learning rate `lr` is for inputs of scale 1; others have lr / scale², to learn as fast.
+    """
 
     inputs: int = 10
     outputs: int = 8
@@ -36,7 +41,7 @@ class Settings:
     shown: tuple[int, ...] = (3, 6)
     kinds: tuple[Literal["linear", "activated"], ...] = ("linear", "activated")
     activation: Literal["tanh", "relu", "leaky-relu"] = "tanh"
-    scale: float = 1.0
+    scales: tuple[float, ...] = (1.0, 0.3)
     target: float = 1.0
     initial: float = 0.8
     spread: float = 0.05
@@ -58,6 +63,12 @@ class Settings:
             raise ValueError("kinds, networks and steps must be at least 1, looks at least 2")
 
     @property
+    def cases(self) -> list[tuple[str, float]]:
+        """Kinds of networks and scales of their inputs."""
+        scales = {"linear": (1.0,), "activated": self.scales}
+        return [(kind, scale) for kind in self.kinds for scale in scales[kind]]
+
+    @property
     def sizes(self) -> tuple[int, int]:
         """How many eigenvalues theory puts into the dominant cluster and into the bulk."""
         r = self.rank
@@ -65,15 +76,14 @@ class Settings:
 
 
 def tasks(settings: Settings) -> Iterator[Task]:
-    """A few networks of one depth at a time, with or without an activation."""
-    for kind in settings.kinds:
-        for depth in settings.depths:
-            yield {"kind": kind, "depth": depth}
+    """Networks of one depth at a time, with or without an activation."""
+    for (kind, scale), depth in product(settings.cases, settings.depths):
+        yield {"kind": kind, "scale": scale, "depth": depth}
 
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     """Train networks and find all their eigenvalues at several steps."""
-    x = hs.whiten(rng.normal(size=(settings.samples, settings.inputs)), settings.scale)
+    x = hs.whiten(rng.normal(size=(settings.samples, settings.inputs)), task["scale"])
     depth = task["depth"]
     dims = (settings.inputs, *[settings.width] * (depth - 1), settings.outputs)
     starts, targets = [], []
@@ -88,7 +98,7 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     if task["kind"] == "linear":
         found = [linear_run(settings, *pair, x, kept) for pair in zip(starts, targets, strict=True)]
     else:
-        found = activated_run(settings, starts, targets, x, kept)
+        found = activated_run(settings, starts, targets, x, kept, settings.lr / task["scale"] ** 2)
     losses = [loss for loss, _ in found]
     ends = [values[-1] for _, values in found]
     return {
@@ -109,7 +119,12 @@ def linear_run(
 
 
 def activated_run(
-    settings: Settings, starts: list[Any], targets: list[Any], x: Any, kept: list[int]
+    settings: Settings,
+    starts: list[Any],
+    targets: list[Any],
+    x: Any,
+    kept: list[int],
+    rate: float,
 ) -> list[tuple[list[float], list[Any]]]:
     """Train a stack of networks with an activation and diagonalise their Hessians."""
     import torch
@@ -119,7 +134,7 @@ def activated_run(
     gradient = activated_gradient(x, y, settings.activation)
     found: list[tuple[list[float], list[Any]]] = [([], []) for _ in starts]
     # Only the first network is shown along training.
-    for shot in train(stack, gradient, settings.lr, settings.steps, kept):
+    for shot in train(stack, gradient, rate, settings.steps, kept, halving=False):
         for i, (losses, values) in enumerate(found):
             losses.append(shot.loss[i])
             if i and shot.step != kept[-1]:
@@ -161,16 +176,20 @@ def draw_activated(settings: Settings, records: list[Record], figure: Any) -> No
 
 def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     """Compare with Theorem 3.5, Corollary 3.6 and Section 4."""
-    found = []
-    for kind in settings.kinds:
-        rows = [record for record in records if record["kind"] == kind]
-        found += _findings(settings, rows, kind)
-    return found
+    return [
+        finding
+        for kind, scale in settings.cases
+        for finding in _findings(settings, _rows(records, kind, scale), kind, scale)
+    ]
 
 
-def _findings(settings: Settings, rows: list[Record], kind: str) -> list[Finding]:
+def _rows(records: list[Record], kind: str, scale: float) -> list[Record]:
+    return [r for r in records if (r["kind"], r["scale"]) == (kind, scale)]
+
+
+def _findings(settings: Settings, rows: list[Record], kind: str, scale: float) -> list[Finding]:
     where = "004 Thm 3.5, Cor 3.6, Fig 2" if kind == "linear" else "004 §4, Fig 3"
-    name = "linear networks" if kind == "linear" else f"networks with {settings.activation}"
+    name = "linear" if kind == "linear" else f"{settings.activation}, inputs of scale {scale:g}"
     a, b = settings.sizes
     counts = [count for row in rows for count in row["dominant_count"]]
     gaps = [c["dominant"][0] / c["bulk"][2] for row in rows for c in row["clusters"]]
@@ -182,9 +201,7 @@ def _findings(settings: Settings, rows: list[Record], kind: str) -> list[Finding
                         for i in range(settings.networks)])  # fmt: skip
     # At two layers the clusters are closest: a factor of two at most.
     apart = np.mean([count == a for count in counts])
-    line = None
-    if len(rows) > 2:
-        line = np.corrcoef(depths, ratios)[0, 1]
+    line = np.corrcoef(depths, ratios)[0, 1] if len(rows) > 2 else None
     return [
         Finding(
             f"{name}: the non-zero spectrum splits into {a} dominant and {b} bulk eigenvalues",
@@ -227,25 +244,30 @@ def _mean(row: Record, name: str) -> float:
 
 
 def _draw(settings: Settings, records: list[Record], figure: Any, kind: str) -> None:
-    rows = {record["depth"]: record for record in records if record["kind"] == kind}
-    shown = [depth for depth in settings.shown if depth in rows]
-    columns = len(shown) + 2
-    figure.set_size_inches(4.1 * columns, 4.2)
-    *left, middle, right = figure.subplots(1, columns, squeeze=False)[0]
-    for ax, depth, colour in zip(left, shown, COLOURS, strict=False):
-        _draw_paths(ax, settings, rows[depth])
-        ax.set_title(f"depth {depth}")
-        steps = np.asarray(rows[depth]["steps"]) + 1
-        for i, losses in enumerate(rows[depth]["losses"]):
-            middle.loglog(steps, np.maximum(losses, 1e-30), color=colour,
-                          label=f"depth {depth}" if i == 0 else None)  # fmt: skip
-    middle.set_xlabel("step + 1")
-    middle.set_title("loss")
-    if shown:
-        middle.legend(frameon=False)
-    _draw_ratio(right, rows)
-    name = "linear" if kind == "linear" else settings.activation
-    figure.suptitle(f"{name}, {settings.inputs} → {settings.outputs}, rank {settings.rank}")
+    scales = [scale for own, scale in settings.cases if own == kind]
+    columns = len(settings.shown) + 2
+    figure.set_size_inches(4.1 * columns, 4.4 * max(len(scales), 1))
+    if not scales:
+        return
+    for axes, scale in zip(
+        figure.subplots(len(scales), columns, squeeze=False), scales, strict=True
+    ):
+        rows = {row["depth"]: row for row in _rows(records, kind, scale)}
+        *left, middle, right = axes
+        name = "linear" if kind == "linear" else f"{settings.activation}, scale {scale:g}"
+        for ax, depth, colour in zip(left, settings.shown, COLOURS, strict=False):
+            _draw_paths(ax, settings, rows[depth])
+            ax.set_title(f"{name}, depth {depth}")
+            steps = np.asarray(rows[depth]["steps"]) + 1
+            for i, losses in enumerate(rows[depth]["losses"]):
+                middle.loglog(steps, np.maximum(losses, 1e-30), color=colour,
+                              label=f"depth {depth}" if i == 0 else None)  # fmt: skip
+        middle.set_xlabel("step + 1")
+        middle.set_title(f"{name}, loss")
+        if settings.shown:
+            middle.legend(frameon=False)
+        _draw_ratio(right, rows)
+        right.set_title(f"{name}, after training")
 
 
 def _draw_paths(ax: Any, settings: Settings, row: Record) -> None:
@@ -262,20 +284,18 @@ def _draw_paths(ax: Any, settings: Settings, row: Record) -> None:
     ax.set_xscale("log")
     ax.set_xlabel("step + 1")
     ax.set_ylabel("eigenvalue")
-    ax.legend(frameon=False, loc="upper left")
-    ax.margins(y=0.25)
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15))
 
 
 def _draw_ratio(ax: Any, rows: dict[int, Record]) -> None:
     depths = np.asarray(sorted(rows))
     for name in ("dominant", "bulk"):
-        values = [_mean(rows[depth], name) for depth in depths]
-        ax.plot(depths, values, "o-", color=SHADES[name], label=f"{name}, mean")
+        values = [_mean(rows[depth], name) / rows[depth]["scale"] ** 2 for depth in depths]
+        ax.plot(depths, values, "o-", color=SHADES[name], label=f"{name}, mean / scale²")
     ratio = [_mean(rows[depth], "dominant") / _mean(rows[depth], "bulk") for depth in depths]
     ax.plot(depths, ratio, "s", color="black", markerfacecolor="none", markersize=9, label="ratio")
     ax.plot(depths, depths, "--", color=GREY, label="ratio = depth")
     ax.set_xlabel("depth")
-    ax.set_title("after training")
     ax.legend(frameon=False)
 
 
@@ -286,8 +306,9 @@ EXPERIMENT = Experiment(
     shows="eigenvalues of deep networks along training on balanced data, and their ratio by depth",
     presets={
         "tiny": Settings(4, 3, 4, 2, samples=30, depths=(2, 3), shown=(3,), networks=2, steps=50,
-                         looks=3),
-        "quick": Settings(samples=200, networks=2, steps=1500, looks=15),
+                         looks=3, scales=(0.3,)),
+        "quick": Settings(samples=200, depths=(2, 3, 4, 6, 8, 10), networks=2, steps=1000,
+                          looks=12),
         "paper": Settings(networks=10, samples=1000, steps=10_000),
     },
     tasks=tasks,

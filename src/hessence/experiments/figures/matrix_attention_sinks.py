@@ -14,7 +14,6 @@ from hessence.experiments import Experiment, Finding, Record, Task
 from hessence.experiments.attention_by_definition import attention_loss, curvature_along, split
 from hessence.plotting import COLOURS, GREY
 
-
 Case = tuple[float, float]
 """Gain of the weights, and scale of the first token of each sequence."""
 
@@ -249,6 +248,6 @@ EXPERIMENT = Experiment(
     run=run,
     draw=draw,
     findings=findings,
-    minutes={"quick": 0.5, "paper": 10},
+    minutes={"quick": 0.4, "paper": 13},
     common=("gain", "massive", "sink"),
 )

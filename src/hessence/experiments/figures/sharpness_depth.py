@@ -22,6 +22,7 @@ from hessence.experiments.network_stacks import (
     sharpness,
     squared_norms,
     train,
+    unexplained,
 )
 
 SHOWN = 0.5
@@ -32,29 +33,29 @@ SHOWN = 0.5
 class Settings:
     """Networks of several depths with as many inputs as outputs, and a random teacher with noise.
 
-    Training starts at the rate `rate`, that of standard and maximal-update networks from the depth
-    `deep_from` on at `deep_rate`, that of maximal-update networks of a size from `wide_from` on at
-    `wide_rate`. Deeper ones with such a size take `deep_wide_rate`.
+    Training starts at the rate `rate`, from the depth `deep_from` on at `deep_rate` in the standard
+    parametrisation. Rates of maximal updates are divided by the fan-in of each layer; they start at
+    `mup_rate` if there is a hidden matrix or the size is at least `wide_from`. (At the rate in the
+    paper, 1e-3 for D = 1, the loss of deeper ones hardly moves within thousands of epochs.)
     """
 
-    width: int = 40
-    depths: tuple[int, ...] = (2, 3, 4, 6)
+    width: int = 30
+    depths: tuple[int, ...] = (2, 3, 4, 5)
     sizes: tuple[int, ...] = (1, 10)
     relu_sizes: tuple[int, ...] = (1,)
     parametrisations: tuple[Parametrisation, ...] = ("standard", "ntk", "mup")
-    networks: int = 40
-    samples: int = 512
+    networks: int = 50
+    samples: int = 256
     noise: float = 0.01
-    teacher: Teacher = "normal"
+    teacher: Teacher = "scaled"
     rate: float = 1e-2
     deep_from: int = 4
-    deep_rate: float = 1e-3
+    deep_rate: float = 1e-2
+    mup_rate: float = 0.1
     wide_from: int = 10
-    wide_rate: float = 1.0
-    deep_wide_rate: float = 0.1
     smallest_rate: float = 1e-5
     batch: int = 128
-    epochs: int = 200
+    epochs: int = 400
 
     def __post_init__(self) -> None:
         if self.networks < 3 or min(self.depths) < 2:
@@ -88,16 +89,17 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     return {
         "initial": measured(stack, x, y, activation),
         "trained": measured(trained, x, y, activation),
-        "loss": losses / (0.5 * np.sum(y**2) / len(y)),
+        "left": unexplained(losses, y, settings.noise),
     }
 
 
 def first_rate(settings: Settings, kind: str, size: int, depth: int) -> float:
     """Return the learning rate to start with."""
-    deep = depth >= settings.deep_from
-    if kind == "mup" and size >= settings.wide_from:
-        return settings.deep_wide_rate if deep else settings.wide_rate
-    return settings.deep_rate if deep and kind != "ntk" else settings.rate
+    if kind == "mup":
+        easy = depth == 2 and size < settings.wide_from
+        return settings.rate if easy else settings.mup_rate
+    deep = depth >= settings.deep_from and kind == "standard"
+    return settings.deep_rate if deep else settings.rate
 
 
 def measured(stack: Stack, x: Any, y: Any, activation: Activation) -> Record:
@@ -181,16 +183,16 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
             found.append(_on_products(name, rows, "spectral"))
             if activation == "relu":
                 found.append(_on_frobenius(name, rows))
-    share = np.concatenate([r["loss"] for r in records]).astype(float)
-    hardest = max(float(np.nanmedian(np.asarray(r["loss"], dtype=float))) for r in records)
+    share = np.concatenate([r["left"] for r in records]).astype(float)
+    hardest = max(float(np.nanmedian(np.asarray(r["left"], dtype=float))) for r in records)
     found.append(
         Finding(
             "training brings the loss close to zero",
             "000 App D.1.4",
             hardest < 0.1,
-            f"{np.nanmedian(share):.1%} of the loss of zero output in the median, {hardest:.1%} in "
-            f"the hardest case; {int(np.isnan(share).sum())} of {share.size} networks diverged and "
-            "are left out",
+            f"{np.nanmedian(share):.1%} of the loss above the noise is left in the median, "
+            f"{hardest:.1%} in the hardest case; {int(np.isnan(share).sum())} of {share.size} networks "
+            "diverged and are left out",
         )
     )
     return found
@@ -209,13 +211,14 @@ def _on_products(name: str, rows: list[Record], norm: str) -> Finding:
         others += [f"without W{b + 1} {norm}" for b in range(depth - 1)]
         best = max(_number(correlation(record, "trained", "sharpness", q)) for q in others)
         rivals.append(best)
-        wins += _number(lasts["trained"][-1]) >= best - 1e-12
+        error = (1 - best**2) / max(networks_of([record]) - 1, 1) ** 0.5
+        wins += _number(lasts["trained"][-1]) >= best - error
     trained = float(np.nanmean(lasts["trained"]))
     return Finding(
         f"trained, the product without the last layer correlates most with sharpness: {name}",
         "000 §4.2, Fig 17–21",
         wins > len(rows) / 2 and trained > 0.5,
-        f"most in {wins} of {len(rows)} depths; its mean correlation "
+        f"most, within a standard error, at {wins} of {len(rows)} depths; its mean correlation "
         f"{np.nanmean(lasts['initial']):.2f} at initialisation, {trained:.2f} trained; best other "
         f"quantity {np.mean(rivals):.2f}",
     )
@@ -250,11 +253,16 @@ EXPERIMENT = Experiment(
     "product without it",
     presets={
         "tiny": Settings(
-            width=5, depths=(2, 3), sizes=(1, 2), networks=4, samples=64, batch=32, epochs=5
+            width=5, depths=(2, 3), sizes=(1, 2), networks=4, samples=64, batch=32, epochs=3
         ),
         "quick": Settings(),
         "paper": Settings(
-            width=100, depths=(2, 3, 4, 5, 6), networks=200, samples=1024, epochs=1000
+            width=100,
+            depths=(2, 3, 4, 5, 6),
+            networks=200,
+            samples=1024,
+            deep_rate=1e-3,
+            epochs=2000,
         ),
     },
     tasks=tasks,

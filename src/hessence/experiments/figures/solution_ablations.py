@@ -77,7 +77,7 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
         build = standard_stack if task["arm"] == "kaiming" else _balanced(settings)
         (end,) = train_linear(build(dims, settings.networks, rng), x, y, settings.lr, last, [last])
         hessian = hs.DeepLinear(end.weights).hessian(x, y)
-        sharpness = np.asarray(hessian.top(1, tol=1e-6).eigenvalues)[:, 0]
+        sharpness = np.asarray(hessian.top(1, tol=1e-6).eigenvalues)[:, 0].tolist()
     largest = float(y.mean(axis=0).max())
     return {
         "largest_share": largest,
@@ -130,12 +130,13 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
         rows = [record for record in records if record["arm"] == arm]
         by_labels = _gaps(rows)
         order = _order(settings, rows)
-        off = f"off L α^(1 − 1/L) by {np.median(by_labels):.1%} (median), {by_labels.max():.1%} (most)"
+        median, most = np.median(by_labels), by_labels.max()
+        off = f"off L α^(1 − 1/L) by {median:.1%} (median), {most:.1%} (most)"
         up = "needs two shares" if order is None else f"rank correlation with the share {order:.2f}"
         if arm == "raw":
             found += [
                 Finding("without whitening, the formula breaks down", "002 §5, Fig 2a",
-                        np.median(by_labels) > 0.5, f"{off}; the balanced least-squares solution, "
+                        median > 0.5, f"{off}; the balanced least-squares solution, "
                         f"which training is far from, has {_span(rows, 'by_data')}"),
                 Finding("without whitening, sharpness varies inconsistently with the share",
                         "002 §5, Fig 2a", None if order is None else order < 0.9, up),
@@ -143,14 +144,14 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
         elif arm == "kaiming":
             found += [
                 Finding("unbalanced initialisation leaves the prediction intact", "002 §5, Fig 2b",
-                        np.median(by_labels) < 0.1, off),
+                        median < 0.1, off),
                 Finding("unbalanced networks are sharper with one class in excess",
                         "002 §5, Fig 2b", None if order is None else order > 0.9, up),
             ]  # fmt: skip
         else:
             found += [
                 Finding("with tanh, sharpness differs slightly from the prediction",
-                        "002 §5, Fig 2c", np.median(by_labels) < 0.3, off),
+                        "002 §5, Fig 2c", median < 0.3, off),
                 Finding("tanh networks are sharper with one class in excess",
                         "002 §5, Fig 2c", None if order is None else order > 0.9, up),
             ]  # fmt: skip

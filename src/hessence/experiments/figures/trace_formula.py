@@ -128,6 +128,7 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     off = np.abs(joined["hutchinson"] / joined["formula"] - 1)
     sharper = np.abs(joined["xtrace"] / joined["formula"] - 1)
     early = np.asarray([abs(r["hutchinson"][0] / r["formula"][0] - 1) for r in records])
+    highest = max(record["loss"][0] for record in records)
     falls = [min(record["formula"]) < record["formula"][0] for record in records]
     return [
         Finding(
@@ -141,7 +142,7 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
             "the formula holds early in training too, when the loss is high",
             "002 §2.2",
             early.max() < 0.02,
-            f"{early.max():.2%} off at the start, at a loss of {max(r['loss'][0] for r in records):.2f}; "
+            f"{early.max():.2%} off at the start, at a loss of {highest:.2f}; "
             "it is exact at any loss, since the functional part has no diagonal blocks",
         ),
         Finding(

@@ -321,6 +321,6 @@ EXPERIMENT = Experiment(
     run=run,
     draw={"pairs": draw_pairs, "rates": draw_rates},
     findings=findings,
-    minutes={"quick": 0.4, "paper": 10},
+    minutes={"quick": 0.3, "paper": 6},
     common=("rate", "momentum"),
 )
