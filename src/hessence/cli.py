@@ -1,4 +1,4 @@
-"""The command line: ``hessence demo``, ``spectrum``, ``reproduce`` and ``report``."""
+"""The command line: ``hessence demo``, ``spectrum``, ``reproduce``, ``report`` and ``claims``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import hessence
-from hessence.commands import find_spectrum, make_report, run_reproduce, show_demo
+from hessence.commands import find_spectrum, judge_claims, make_report, run_reproduce, show_demo
 from hessence.commands.failures import CommandError
 
 
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"hessence {hessence.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (show_demo, find_spectrum, run_reproduce, make_report):
+    for command in (show_demo, find_spectrum, run_reproduce, make_report, judge_claims):
         command.add(commands)
     options = parser.parse_args(arguments)
     try:

@@ -138,9 +138,12 @@ def train(
 
 
 def unexplained(losses: Any, y: Any, noise: float) -> Any:
-    """Return losses above that of the noise, relative to the loss of no output at all."""
+    """Return losses above that of the noise, relative to the loss of no output at all.
+
+    A teacher weaker than the noise counts as being as strong.
+    """
     floor = noise * y.shape[1] / 2
-    return (losses - floor) / max(float(np.sum(y * y)) / len(y) / 2 - floor, 1e-300)
+    return (losses - floor) / max(float(np.sum(y * y)) / len(y) / 2 - floor, floor, 1e-300)
 
 
 def _slopes(

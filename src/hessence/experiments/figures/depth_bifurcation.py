@@ -307,7 +307,7 @@ EXPERIMENT = Experiment(
     presets={
         "tiny": Settings(4, 3, 4, 2, samples=30, depths=(2, 3), shown=(3,), networks=2, steps=50,
                          looks=3, scales=(0.3,)),
-        "quick": Settings(samples=200, depths=(2, 3, 4, 6, 8, 10), networks=2, steps=1000,
+        "quick": Settings(samples=200, depths=(2, 3, 4, 6, 8), networks=2, steps=800,
                           looks=12),
         "paper": Settings(networks=10, samples=1000, steps=10_000),
     },

@@ -354,5 +354,5 @@ EXPERIMENT = Experiment(
     run=run,
     draw={name: _draw(*kind) for name, kind in FIGURES.items()},
     findings=findings,
-    minutes={"quick": 1.5, "paper": 60},
+    minutes={"quick": 1, "paper": 100},
 )

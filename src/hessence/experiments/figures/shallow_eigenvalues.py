@@ -140,6 +140,6 @@ EXPERIMENT = Experiment(
     run=run,
     draw=draw,
     findings=findings,
-    minutes={"quick": 1, "paper": 60},
+    minutes={"quick": 1, "paper": 120},
     data=lambda settings: settings.data,
 )

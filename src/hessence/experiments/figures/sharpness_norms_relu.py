@@ -134,8 +134,8 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
             "000 App D.1.3",
             hardest < 0.1,
             f"{np.nanmedian(share):.1%} of the loss above the noise is left in the median, "
-            f"{hardest:.1%} at the hardest size; {int(np.isnan(share).sum())} of {share.size} networks "
-            "diverged and are left out",
+            f"{hardest:.1%} at the hardest size; {int(np.isnan(share).sum())} of {share.size} "
+            "networks diverged and are left out",
         )
     )
     return found
@@ -162,5 +162,5 @@ EXPERIMENT = Experiment(
     run=run,
     draw=draw,
     findings=findings,
-    minutes={"quick": 1.5, "paper": 600},
+    minutes={"quick": 1, "paper": 240},
 )

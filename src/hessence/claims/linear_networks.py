@@ -1,0 +1,100 @@
+"""Linear networks of vectors for the checks: W_L ⋯ W_1 x on data (X, Y), samples in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hessence.claims.checking import Array, dense_hessian
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A network with its data; parameters go first layer first, each matrix by rows."""
+
+    weights: tuple[Array, ...]
+    X: Array
+    Y: Array
+
+    @property
+    def product(self) -> Array:
+        """Return W_L ⋯ W_1."""
+        return np.asarray(reduce(lambda below, above: above @ below, self.weights))
+
+    @property
+    def point(self) -> Array:
+        """Return all parameters."""
+        return np.concatenate([weight.ravel() for weight in self.weights])
+
+    def solved(self) -> Linear:
+        """Return the same network with its own predictions for targets: H is then Gauss–Newton."""
+        return replace(self, Y=self.product @ self.X)
+
+    def loss(self, points: NDArray[Any]) -> NDArray[Any]:
+        """Return half the mean squared error at each row of parameters."""
+        outputs, start = self.X[None], 0
+        for weight in self.weights:
+            taken = points[:, start : start + weight.size]
+            outputs = taken.reshape(-1, *weight.shape) @ outputs
+            start += weight.size
+        squares = (outputs - self.Y) ** 2
+        return np.asarray(squares.sum(axis=(1, 2)) / (2 * self.X.shape[1]))
+
+    def hessian(self) -> Array:
+        """Return the Hessian by its definition."""
+        return dense_hessian(self.loss, self.point)
+
+    def below(self, layer: int) -> Array:
+        """Return the product of the layers before one, counted from 0."""
+        return np.asarray(
+            reduce(lambda low, high: high @ low, self.weights[:layer], np.eye(self.X.shape[0]))
+        )
+
+    def above(self, layer: int) -> Array:
+        """Return the product of the layers after one, counted from 0."""
+        start = np.eye(self.weights[layer].shape[0])
+        return np.asarray(reduce(lambda low, high: high @ low, self.weights[layer + 1 :], start))
+
+
+def white(rng: np.random.Generator, size: int, samples: int, scale: float = 1.0) -> Array:
+    """Draw data with X Xᵀ / n = scale² I."""
+    basis, _ = np.linalg.qr(rng.normal(size=(samples, size)))
+    return np.asarray(scale * np.sqrt(samples) * basis.T)
+
+
+def random_weights(rng: np.random.Generator, sizes: Sequence[int]) -> tuple[Array, ...]:
+    """Draw a matrix for every layer."""
+    pairs = zip(sizes[1:], sizes[:-1], strict=True)
+    return tuple(rng.normal(size=pair) / np.sqrt(pair[1]) for pair in pairs)
+
+
+def balanced_weights(
+    rng: np.random.Generator, sizes: Sequence[int], values: Sequence[float]
+) -> tuple[Array, ...]:
+    """Draw layers that share singular values and vectors, W_ℓ W_ℓᵀ = W_{ℓ+1}ᵀ W_{ℓ+1}."""
+    bases = [np.linalg.qr(rng.normal(size=(size, size)))[0][:, : len(values)] for size in sizes]
+    pairs = zip(bases[1:], bases[:-1], strict=True)
+    return tuple(np.asarray(left * np.asarray(values) @ right.T) for left, right in pairs)
+
+
+def nonzero(hessian: Array) -> Array:
+    """Return the eigenvalues that are not zero up to rounding, in ascending order."""
+    values = np.linalg.eigvalsh(hessian)
+    return np.asarray(values[np.abs(values) > 1e-9 * np.abs(values).max()])
+
+
+def padded_gap(values: Sequence[float] | Array, hessian: Array) -> float:
+    """Return how far values, filled up with zeros, are from all eigenvalues; inf for too many."""
+    truth = np.linalg.eigvalsh(hessian)
+    if len(values) > len(truth):
+        extra = np.sort(np.abs(np.asarray(values)))[: len(values) - len(truth)]
+        if extra.max() > 0:
+            return float("inf")
+    kept = np.sort(np.abs(np.asarray(values)))[-len(truth) :]
+    filled = np.sort(np.concatenate([np.zeros(len(truth) - len(kept)), kept]))
+    return float(np.max(np.abs(filled - truth)) / np.max(np.abs(truth)))

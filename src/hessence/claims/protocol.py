@@ -1,0 +1,74 @@
+"""What a claim is, and what judging it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check found: whether the statement holds, on which condition, and the numbers."""
+
+    holds: bool
+    condition: str | None
+    evidence: str
+
+    @property
+    def word(self) -> str:
+        """The verdict in a word or a few.
+
+        Examples
+        --------
+        >>> Verdict(True, "m ≥ 2", "").word
+        'holds if m ≥ 2'
+        """
+        if not self.holds:
+            return "fails"
+        return "holds" if self.condition is None else f"holds if {self.condition}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper, and a check that compares it with something independent of it."""
+
+    id: str
+    where: str
+    says: str
+    check: Callable[[], Verdict]
+
+
+def judge(
+    gaps: Sequence[float],
+    evidence: str,
+    condition: str | None = None,
+    inside: Sequence[bool] | None = None,
+    tolerance: float = 1e-9,
+) -> Verdict:
+    """Turn the gaps between a statement and the truth, one for each case, into a verdict.
+
+    The statement holds if no case has a gap above the tolerance; it holds on the condition if only
+    cases outside of it have; otherwise it fails.
+
+    Examples
+    --------
+    >>> judge([1e-16, 0.5], "two draws", "σ = 1", [True, False]).word
+    'holds if σ = 1'
+    >>> judge([1e-16, 0.5], "two draws").evidence
+    'two draws; largest gap 5e-01 in 2 cases, 1 of them beyond rounding'
+    """
+    wrong = [not gap <= tolerance for gap in gaps]
+    told = f"{evidence}; largest gap {max(gaps):.0e} in {len(gaps)} cases"
+    if len(gaps) == 1:
+        told = evidence
+    elif any(wrong):
+        told += f", {sum(wrong)} of them beyond rounding"
+    if not any(wrong):
+        return Verdict(True, None, told)
+    if condition is None or inside is None:
+        return Verdict(False, None, told)
+    kept = [gap for gap, is_inside in zip(gaps, inside, strict=True) if is_inside]
+    if not kept or not max(kept) <= tolerance:
+        return Verdict(False, None, told)
+    told = f"{evidence}; largest gap {max(kept):.0e} in {len(kept)} cases where {condition}, "
+    return Verdict(True, condition, f"{told}{max(gaps):.0e} elsewhere")

@@ -1,0 +1,58 @@
+"""``hessence claims``: every statement of the papers, judged."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from hessence.claims.ledger import Judged, UnknownClaimError, all_claims, find_claim
+from hessence.commands.failures import CommandError
+
+WIDTH = 100
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser's commands."""
+    parser = commands.add_parser("claims", help="judge every statement of the papers")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="claims (all of them)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run, out="standard output")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check claims and print their verdicts."""
+    try:
+        chosen = [find_claim(name) for name in dict.fromkeys(options.ids or all_claims())]
+    except UnknownClaimError as error:
+        raise CommandError(str(error)) from error
+    judged = [(claim, claim.check()) for claim in chosen]
+    print(_as_json(judged) if options.json else _as_text(judged))
+    return 0
+
+
+def _as_json(judged: Sequence[Judged]) -> str:
+    entries = [
+        {"id": claim.id, "where": claim.where, "says": claim.says, "verdict": verdict.word,
+         "holds": verdict.holds, "condition": verdict.condition, "evidence": verdict.evidence}
+        for claim, verdict in judged
+    ]  # fmt: skip
+    return json.dumps(entries, indent=2, ensure_ascii=False)
+
+
+def _as_text(judged: Sequence[Judged]) -> str:
+    lines = []
+    for claim, verdict in judged:
+        lines.append(f"{claim.id}  {verdict.word}")
+        for text in (f"{claim.where}: {claim.says}", verdict.evidence):
+            lines += textwrap.wrap(
+                text, WIDTH, initial_indent="    ", subsequent_indent="    ",
+                break_on_hyphens=False,
+            )  # fmt: skip
+    whole = sum(verdict.holds and verdict.condition is None for _, verdict in judged)
+    partly = sum(verdict.holds and verdict.condition is not None for _, verdict in judged)
+    failing = len(judged) - whole - partly
+    lines.append(f"\n{len(judged)} claims: {whole} hold, {partly} on a condition, {failing} fail.")
+    return "\n".join(lines)
