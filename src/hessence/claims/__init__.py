@@ -8,7 +8,7 @@
 A claim is a sentence, the place where a paper makes it, and a check. The check compares the
 statement with something that does not know it (a dense Hessian from the loss's own definition, its
 eigenvalues by LAPACK) at a number of points, and the verdict follows from the gaps; none is written
-down. A statement that is right on a condition that the paper does not make *holds if* that
+down. A statement that is right only on a condition that its sentence does not make *holds if* that
 condition does.
 
 To add a claim, write a function that returns a :class:`Verdict`, mostly by :func:`judge`, and add

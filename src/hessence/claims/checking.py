@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def gradient(loss: Loss, point: Array) -> Array:
     return np.asarray(loss(moved).imag / tiny, dtype=np.float64)
 
 
-def smooth_hessian(loss: Loss, point: Array, step: float = 0.02) -> Array:
+def smooth_hessian(loss: Loss, point: Array, step: float = 0.008) -> Array:
     """Return the Hessian of an analytic loss, by differences of order eight of its gradient."""
     columns = []
     for direction in step * np.eye(len(point)):
@@ -69,6 +70,47 @@ def smooth_hessian(loss: Loss, point: Array, step: float = 0.02) -> Array:
         columns.append(np.sum(pairs, axis=0) / step)
     found = np.array(columns)
     return np.asarray((found + found.T) / 2, dtype=np.float64)
+
+
+def characteristic(hessian: Array) -> list[Fraction]:
+    """Return det(λ − H) in exact arithmetic, highest power first (Faddeev and LeVerrier).
+
+    Examples
+    --------
+    >>> [int(c) for c in characteristic(np.array([[2.0, 1.0], [1.0, 2.0]]))]
+    [1, -4, 3]
+    """
+    size = range(len(hessian))
+    exact = [[Fraction(float(entry)) for entry in row] for row in hessian]
+    power = [[Fraction(0)] * len(hessian) for _ in size]
+    found = [Fraction(1)]
+    for k in size:
+        for i in size:
+            power[i][i] += found[-1]
+        power = [
+            [sum((exact[i][t] * power[t][j] for t in size), Fraction(0)) for j in size]
+            for i in size
+        ]
+        found.append(-sum((power[i][i] for i in size), Fraction(0)) / (k + 1))
+    return found
+
+
+def multiplied(*factors: Sequence[Fraction]) -> list[Fraction]:
+    """Return the product of polynomials in exact arithmetic, highest powers first.
+
+    Examples
+    --------
+    >>> [int(c) for c in multiplied([Fraction(1), Fraction(-1)], [Fraction(1), Fraction(1)])]
+    [1, 0, -1]
+    """
+    result = [Fraction(1)]
+    for factor in factors:
+        longer = [Fraction(0)] * (len(result) + len(factor) - 1)
+        for i, a in enumerate(result):
+            for j, b in enumerate(factor):
+                longer[i + j] += a * b
+        result = longer
+    return result
 
 
 def eigenvalue_gap(values: Sequence[float] | Array, hessian: Array) -> float:

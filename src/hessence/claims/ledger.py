@@ -54,3 +54,13 @@ def ledger_table(judged: Iterable[Judged]) -> Table:
     """Lay out claims and verdicts, for a terminal or a page."""
     rows = [(c.id, c.where, c.says, v.word, v.evidence) for c, v in judged]
     return Table(("claim", "where", "what it says", "verdict", "evidence"), rows)
+
+
+def ledger_sections(judged: Iterable[Judged]) -> list[tuple[str, Table]]:
+    """Return the claims as sections of a page, one for each paper and one for mistakes."""
+    groups: dict[str, list[Judged]] = {}
+    for claim, verdict in judged:
+        paper = claim.id.partition("-")[0]
+        heading = "Mistakes in the papers" if paper == "E" else f"What paper {paper} says"
+        groups.setdefault(heading, []).append((claim, verdict))
+    return [(heading, ledger_table(entries)) for heading, entries in groups.items()]

@@ -22,6 +22,7 @@ from hessence.claims.checking import (
     scalar_draws,
     vector_gap,
 )
+from hessence.claims.linear_networks import Linear, random_weights, white
 from hessence.claims.protocol import Claim, Verdict, judge
 
 DENSE = "against eigvalsh of the dense Hessian"
@@ -35,7 +36,8 @@ def _eigenvalues() -> Verdict:
     return judge(gaps, f"all 2m eigenvalues {DENSE}, widths 2 to 5")
 
 
-def _sum_of_squares() -> Verdict:
+def sum_of_squares() -> Verdict:
+    """Check the pair of outliers, written as a sum of squares."""
     gaps = []
     for net in scalar_draws(2):
         w, v, var = float(net.w @ net.w), float(net.v @ net.v), net.variance
@@ -50,7 +52,8 @@ def _sum_of_squares() -> Verdict:
     return judge(gaps, f"all 2m eigenvalues {DENSE}")
 
 
-def _outlier_vectors() -> Verdict:
+def outlier_vectors() -> Verdict:
+    """Check the outliers' eigenvectors."""
     nets = list(scalar_draws(3))
     nets += [replace(net, v=sign * net.w) for net in nets[:2] for sign in (1, -1)]
     gaps, inside = [], []
@@ -69,10 +72,11 @@ def _outlier_vectors() -> Verdict:
     )
 
 
-def _bulk_vectors() -> Verdict:
+def bulk_vectors() -> Verdict:
+    """Check the bulk's eigenvectors."""
     rng = np.random.default_rng(4)
     gaps, inside = [], []
-    for net in scalar_draws(4):
+    for net in scalar_draws(4, 24):
         hessian, worst = net.hessian(), 0.0
         for value in (net.residual, -net.residual):
             side = net.w + np.sign(value) * net.v
@@ -107,7 +111,8 @@ def _descent() -> Verdict:
     return judge(gaps, "20 steps of descent: the first bulk space under H_t², and θ_t on it")
 
 
-def _relu() -> Verdict:
+def relu_eigenvalues() -> Verdict:
+    """Check the spectrum of ReLU networks."""
     gaps, inside = [], []
     for net in relu_draws(6):
         values: list[float] = []
@@ -171,7 +176,8 @@ def _condition_number() -> Verdict:
     )
 
 
-def _relu_vectors() -> Verdict:
+def relu_vectors() -> Verdict:
+    """Check the outliers' eigenvectors of ReLU networks."""
     gaps = []
     for net in relu_draws(21):
         hessian = net.hessian()
@@ -201,7 +207,8 @@ def bias_eigenvalues(net: Biased) -> list[float]:
     return [(total + root) / 2, (total - root) / 2, *triple, *bulk]
 
 
-def _bias() -> Verdict:
+def bias_theorem() -> Verdict:
+    """Check the eigenvalues with a bias."""
     rng = np.random.default_rng(22)
     gaps = []
     for width in (2, 3, 4, 5, 2, 3):
@@ -246,12 +253,15 @@ def _spectrum(groups: Sequence[Scalar]) -> list[float]:
 
 
 def _inputs() -> Verdict:
-    drawn = list(_decoupled(23, outputs=False))
-    gaps = [eigenvalue_gap(_spectrum(groups), hessian) for hessian, groups, _ in drawn]
+    drawn = [
+        (eigenvalue_gap(_spectrum(groups), hessian), uncorrelated)
+        for hessian, groups, uncorrelated in _decoupled(23, outputs=False)
+    ]
+    other = max(gap for gap, uncorrelated in drawn if not uncorrelated)
     return judge(
-        gaps, f"all 2mD eigenvalues {DENSE}, m = 1 to 3, D = 2 and 3, two draws with correlated "
-        "inputs", "E[x_i x_j] = 0", [inside for *_, inside in drawn],
-    )  # fmt: skip
+        [gap for gap, uncorrelated in drawn if uncorrelated],
+        f"all 2mD eigenvalues {DENSE}, m = 1 to 3, D = 2 and 3 (correlated inputs: {other:.0e})",
+    )
 
 
 def _outputs() -> Verdict:
@@ -261,7 +271,7 @@ def _outputs() -> Verdict:
 
 
 def _output_vectors() -> Verdict:
-    gaps, inside = [], []
+    gaps = []
     for hessian, groups, _ in _decoupled(25, outputs=True):
         width = len(groups[0].w)
         for k, net in enumerate(groups):
@@ -270,7 +280,6 @@ def _output_vectors() -> Verdict:
                 vector[k] = [value * net.w + net.residual * net.v,
                              value * net.v + net.residual * net.w]  # fmt: skip
                 gaps.append(vector_gap(value, vector.ravel(), hessian))
-                inside.append(width > 1)
     return judge(gaps, "residuals ‖Hz − λz‖, zero for the other outputs, m = 1 to 3")
 
 
@@ -316,7 +325,8 @@ def _top_bounds() -> Verdict:
     )
 
 
-def _phases() -> Verdict:
+def phases() -> Verdict:
+    """Check the three phases of learning."""
     gaps, inside = [], []
     for net in scalar_draws(29, 24):
         values = np.linalg.eigvalsh(net.hessian())
@@ -341,7 +351,8 @@ def _phases() -> Verdict:
     return judge(gaps, "signs of λ2 and λ1 − tr of dense Hessians", "E[yx] > 0", inside)
 
 
-def _solution() -> Verdict:
+def solution() -> Verdict:
+    """Check the spectrum at the solution."""
     gaps = []
     for net in scalar_draws(30):
         solved = replace(net, w=net.w * net.target / (net.variance * net.product))
@@ -360,6 +371,40 @@ def _least_bound() -> Verdict:
     return judge(gaps, f"largest |λ_min| / σ√(2ℓ) {1 + max(gaps):.3f}")
 
 
+def _scaling() -> Verdict:
+    gaps, inside = [], []
+    for i, net in enumerate(scalar_draws(32)):
+        factor = 3.0
+        scaled = replace(net, x=factor * net.x, y=net.y * (factor if i % 2 else 1.0))
+        values = factor**2 * np.linalg.eigvalsh(net.hessian())
+        gaps.append(eigenvalue_gap(values, scaled.hessian()))
+        inside.append(bool(i % 2))
+    return judge(
+        gaps, "dense spectra at x and 3x", "the targets are scaled with the inputs", inside
+    )
+
+
+def _relu_top() -> Verdict:
+    gaps = []
+    for net in relu_draws(33):
+        tops = [share * cell.outliers()[0] for share, cell in net.cells() if len(cell.w)]
+        top = float(np.linalg.eigvalsh(net.hessian())[-1])
+        gaps.append(abs(max(tops) / top - 1))
+    return judge(gaps, "λ_max of dense Hessians, cells without neurons left out")
+
+
+def _norms_below() -> Verdict:
+    rng = np.random.default_rng(34)
+    gaps = []
+    for sizes in ((3, 4, 2), (2, 2, 3), (3, 2, 3), (1, 4, 1)) * 2:
+        X = white(rng, sizes[0], 8)
+        net = Linear(random_weights(rng, sizes), X, rng.normal(size=(sizes[2], 8)))
+        top = float(np.linalg.eigvalsh(net.hessian())[-1])
+        norms = [float(np.linalg.norm(weight, 2)) ** 2 for weight in net.weights]
+        gaps.append(max(norms) / top - 1)
+    return judge(gaps, f"largest ratio of norm to λ_max {1 + max(gaps):.3f}, at any loss")
+
+
 CLAIMS = (
     Claim(
         "000-T3.1", "000 Theorem 3.1, eq 1",
@@ -370,17 +415,17 @@ CLAIMS = (
         "000-eq2", "000 eq 2",
         "the outliers' root is norm imbalance, non-collinearity and distance from the target, "
         "each squared",
-        _sum_of_squares,
+        sum_of_squares,
     ),
     Claim(
         "000-T3.2", "000 Theorem 3.2",
         "the outliers' eigenvectors are λ(w, v) + δx(v, w)",
-        _outlier_vectors,
+        outlier_vectors,
     ),
     Claim(
         "000-T3.3", "000 Theorem 3.3",
         "bulk eigenvectors are (z, sgn(λ) z) with z orthogonal to w + sgn(λ) v",
-        _bulk_vectors,
+        bulk_vectors,
     ),
     Claim(
         "000-C3.1", "000 Corollary 3.1",
@@ -390,7 +435,7 @@ CLAIMS = (
     Claim(
         "000-T3.4", "000 Theorem 3.4",
         "a ReLU network has each cell's linear spectrum, scaled by the cell's share of the samples",
-        _relu,
+        relu_eigenvalues,
     ),
     Claim(
         "000-T3.5-eigenvalues", "000 Theorem 3.5, App B.5",
@@ -410,12 +455,12 @@ CLAIMS = (
     Claim(
         "000-RB.1", "000 Remark B.1",
         "the outliers' eigenvectors carry over to the cells of a ReLU network",
-        _relu_vectors,
+        relu_vectors,
     ),
     Claim(
         "000-TB.1", "000 Theorem B.1",
         "with a bias, and under its assumptions, there are a pair, a triple, a bulk and zeros",
-        _bias,
+        bias_theorem,
     ),
     Claim(
         "000-CB.1", "000 Corollary B.1",
@@ -457,11 +502,26 @@ CLAIMS = (
     Claim(
         "000-phases", "000 App C, eq 122",
         "λ1 ≤ tr and λ2 ≥ 0 in the late phase θ*/3 ≤ ⟨w, v⟩ ≤ θ*, the converse before and after",
-        _phases,
+        phases,
     ),
     Claim(
         "000-solution", "000 App C",
         "at the solution the Hessian has rank one, and λ1 is the trace",
-        _solution,
+        solution,
+    ),
+    Claim(
+        "000-scaling", "000 §3.1",
+        "eigenvalues scale in proportion to the inputs' variance",
+        _scaling,
+    ),
+    Claim(
+        "000-relu-top", "000 §3.2",
+        "the sharpness of a ReLU network is the larger of its cells' larger outliers",
+        _relu_top,
+    ),
+    Claim(
+        "000-norms-below", "000 App D.3.3",
+        "two linear layers on white data have λ_max ≥ max(‖W1‖², ‖W2‖²)",
+        _norms_below,
     ),
 )  # fmt: skip

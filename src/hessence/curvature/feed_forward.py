@@ -192,7 +192,7 @@ class FeedForwardTerm(Term):
         for index in reversed(range(len(self._layers))):
             layer, motion = self._layers[index], moved[index]
             if layer.first is not None:
-                pulled = layer.first * pulled
+                pulled = pulled.mul_(layer.first)
             if layer.second is not None and motion is not None:
                 pulled = pulled.addcmul_(layer.second, motion)
             if layer.weight_place in given:
