@@ -6,6 +6,7 @@ import pytest
 
 from hessence.claims.checking import Attention, dense_hessian, smooth_hessian
 from hessence.claims.ledger import all_claims, ledger_sections
+from hessence.claims.protocol import judge
 from hessence.cli import main
 
 # What came out. A verdict that changes is either a mistake of ours or news.
@@ -33,6 +34,7 @@ VERDICTS = {
     "000-scaling": "holds if the targets are scaled with the inputs",
     "000-relu-top": "holds",
     "000-norms-below": "holds",
+    "000-activation": "holds",
     "001-T1": "holds",
     "001-sharpness": "holds",
     "001-phases": "holds if E[yx] > 0",
@@ -64,6 +66,8 @@ VERDICTS = {
     "004-L3.4": "holds",
     "004-L3.4-rest": "holds if the inputs have the target's rank",
     "004-LA.3": "holds if the inputs have full rank",
+    "004-LA.6": "holds",
+    "004-LA.7": "holds",
     "004-T3.5": "holds",
     "004-C3.6": "holds",
     "E-003-outliers": "fails",
@@ -127,6 +131,15 @@ def test_tables_for_a_page():
         "Mistakes in the papers",
     ]
     assert sections[0][1].rows[0][:2] == ("000-T3.1", "000 Theorem 3.1, eq 1")
+
+
+@pytest.mark.parametrize("gap", [0.5, np.nan, np.inf])
+def test_a_gap_decides(gap):
+    assert judge([0.0, gap], "").word == "fails"
+    assert judge([0.0, gap], "", "a", [True, False]).word == "holds if a"
+    assert judge([0.0, gap], "", "a", [True, True]).word == "fails"
+    assert judge([gap, 0.0], "", "a", [True, True]).word == "fails"
+    assert judge([0.0, gap], "", "a", [False, False]).word == "fails"
 
 
 def test_both_ways_to_a_hessian_agree():

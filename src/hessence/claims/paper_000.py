@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hessence.claims.checking import (
     Array,
+    Attention,
     Biased,
     Scalar,
     attention_draws,
@@ -20,6 +21,7 @@ from hessence.claims.checking import (
     orthogonal_draw,
     relu_draws,
     scalar_draws,
+    smooth_hessian,
     vector_gap,
 )
 from hessence.claims.linear_networks import Linear, random_weights, white
@@ -309,6 +311,29 @@ def _no_bulk() -> Verdict:
     return judge(gaps, f"at zero loss, where γ = 0: the pair and zeros {DENSE}", tolerance=1e-8)
 
 
+def _other_activation() -> Verdict:
+    gaps = []
+    for net in attention_draws(35):
+        keys, n = len(net.w_q), len(net.x)
+        scores = np.outer(net.x, net.x) / np.sqrt(keys)
+
+        def loss(points: NDArray[Any], net: Attention = net, scores: Array = scores) -> Any:
+            d = len(net.w_q)
+            t = np.sum(points[:, 1 : d + 1] * points[:, d + 1 :], axis=1)[:, None, None]
+            residuals = points[:, :1] * (np.sin(t * scores) @ net.x) - net.y
+            return np.mean(residuals**2, axis=1) / 2
+
+        t = float(net.w_q @ net.w_k)
+        slope = (scores * np.cos(t * scores)) @ net.x
+        delta = net.w_v * (np.sin(t * scores) @ net.x) - net.y
+        gamma = net.w_v * float(delta @ slope) / n
+        values = np.linalg.eigvalsh(smooth_hessian(loss, net.point))
+        near = [np.sort(np.abs(values - bulk))[keys - 2] for bulk in (gamma, -gamma)]
+        gaps.append(float(max(near) / np.abs(values).max()))
+    return judge(gaps, "with sin for softmax: d_K − 1 dense eigenvalues next to γ, and to −γ",
+                 tolerance=1e-8)  # fmt: skip
+
+
 def _top_bounds() -> Verdict:
     gaps: list[float] = []
     right: list[float] = []
@@ -377,7 +402,7 @@ def _scaling() -> Verdict:
         factor = 3.0
         scaled = replace(net, x=factor * net.x, y=net.y * (factor if i % 2 else 1.0))
         values = factor**2 * np.linalg.eigvalsh(net.hessian())
-        gaps.append(eigenvalue_gap(values, scaled.hessian()))
+        gaps.append(eigenvalue_gap(values.tolist(), scaled.hessian()))
         inside.append(bool(i % 2))
     return judge(
         gaps, "dense spectra at x and 3x", "the targets are scaled with the inputs", inside
@@ -523,5 +548,10 @@ CLAIMS = (
         "000-norms-below", "000 App D.3.3",
         "two linear layers on white data have λ_max ≥ max(‖W1‖², ‖W2‖²)",
         _norms_below,
+    ),
+    Claim(
+        "000-activation", "000 §3.3, after Theorem 3.5",
+        "other activations of each row of scores than softmax give a bulk ±γ too",
+        _other_activation,
     ),
 )  # fmt: skip

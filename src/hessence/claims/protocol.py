@@ -68,7 +68,7 @@ def judge(
     if condition is None or inside is None:
         return Verdict(False, None, told)
     kept = [gap for gap, is_inside in zip(gaps, inside, strict=True) if is_inside]
-    if not kept or not max(kept) <= tolerance:
+    if not kept or not all(gap <= tolerance for gap in kept):
         return Verdict(False, None, told)
     told = f"{evidence}; largest gap {max(kept):.0e} in {len(kept)} cases where {condition}, "
     return Verdict(True, condition, f"{told}{max(gaps):.0e} elsewhere")
