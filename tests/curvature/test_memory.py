@@ -217,7 +217,7 @@ model = nn.Sequential(nn.Linear(10, 400), nn.Tanh(), nn.Linear(400, 400), nn.Tan
 few = hs.hessian(model, (torch.randn(8, 10), torch.randn(8, 1)), nn.MSELoss())
 v = torch.randn(few.shape[0], 1)
 few @ v, few.gradient(), few.loss()
-x, y = torch.randn(8000, 10), torch.randn(8000, 1)
+x, y = torch.randn(20000, 10), torch.randn(20000, 1)
 start = peak()
 H = hs.hessian(model, (x, y), nn.MSELoss(), memory=float(sys.argv[1]))
 for _ in range(2):
@@ -229,7 +229,7 @@ print(peak() - start, H.kept_graphs, float((H @ v).norm()))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_the_peak_of_memory():
-    """All graphs together take some 130 MB; with little memory there is one of them at a time."""
+    """All terms together take some 300 MB; with little memory there is one of them at a time."""
     found = {}
     for memory in ("1e7", "1e10"):
         run = subprocess.run([sys.executable, "-c", PEAK, memory], capture_output=True, text=True,

@@ -139,6 +139,7 @@ class Setting:
             separable=self.separable,
             memory=self.memory,
             measured=build,
+            cached=self._stack is not None and not self.compile,
         )
 
     @cached_property

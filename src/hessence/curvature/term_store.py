@@ -26,8 +26,10 @@ class TermStore:
         Whether batches may be merged and cut.
     memory : float
         How many bytes all kept graphs may hold together.
-    measured : callable, optional
-        Makes a graph that tells how much memory a term takes at most, if that is not a graph.
+    measured : callable
+        Makes a graph that tells how much memory a term takes at most.
+    cached : bool
+        Whether batches are to be cut so that their tensors fit into the cache.
     """
 
     def __init__(
@@ -37,10 +39,11 @@ class TermStore:
         *,
         separable: bool,
         memory: float,
-        measured: Callable[[Any], Any] | None = None,
+        measured: Callable[[Any], Any],
+        cached: bool,
     ) -> None:
         self._build, self._batches, self._memory = build, batches, memory
-        self._graph = measured or build
+        self._graph, self._cached = measured, cached
         self._separable = separable
         self._kept: dict[int, Term] = {}
         self._held = 0.0
@@ -101,7 +104,7 @@ class TermStore:
         if self._measured is None:
             batch = self._batches.first
             if self._separable and is_sample_pair(batch):
-                self._measured = chunk_size(self._graph, batch, self._memory)
+                self._measured = chunk_size(self._graph, batch, self._memory, cached=self._cached)
             else:
                 sizes = graph_bytes(lambda: self._graph(batch), tensors_in(batch))
                 self._measured = 1, float(sum(sizes))
