@@ -201,9 +201,10 @@ def draw_density(density: Density, ax: Any = None, *, eigenvalues: Any = None) -
     top = 3 * float((density.values + density.error).max())
     low = np.maximum(density.values - density.error, floor / 10)
     high = np.maximum(density.values + density.error, floor / 10)
-    ax.fill_between(
-        density.grid, low, high, color=COLOURS[0], alpha=0.25, linewidth=0, label="95 % band"
-    )
+    if density.products:  # else all eigenvalues are known
+        ax.fill_between(
+            density.grid, low, high, color=COLOURS[0], alpha=0.25, linewidth=0, label="95 % band"
+        )
     ax.plot(
         density.grid,
         np.maximum(density.values, floor / 10),
