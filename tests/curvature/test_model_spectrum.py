@@ -307,6 +307,7 @@ def test_layers(data):
         block = H[start : start + size, start : start + size]
         truth = torch.linalg.eigvalsh(block).flip(0)[:3]
         assert float((pairs.eigenvalues - truth).abs().max()) <= 1e-6 * float(truth[0])
+        assert float(pairs.sharpness) == float(pairs.eigenvalues.max())
         start += size
     each = hs.layer_spectra(model, data, nn.MSELoss(), groups="parameter", of="ggn")
     assert list(each) == [name for name, _ in model.named_parameters()]

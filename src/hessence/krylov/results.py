@@ -62,6 +62,11 @@ class Eigenpairs:
         """Whether every eigenvalue is resolved."""
         return bool(api.array_namespace(self.resolved).all(self.resolved))
 
+    @property
+    def sharpness(self) -> Array:
+        """The largest eigenvalue found."""
+        return self.eigenvalues[..., 0]
+
     def __len__(self) -> int:
         """Return the number of eigenvalues, of each operator if there is a batch."""
         return int(self.eigenvalues.shape[-1])
