@@ -70,8 +70,8 @@ class Estimate:
     @property
     def products(self) -> int:
         """How many products with the Hessian it took, those for the density included."""
-        known = self._density is None or callable(self._density)
-        return self._products + (0 if known else self._density.products)  # type: ignore[union-attr]
+        density = self._density
+        return self._products + (0 if density is None or callable(density) else density.products)
 
     @property
     def density(self) -> Density:

@@ -325,15 +325,15 @@ def test_layers(data):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k": 0}, "k must be an integer at least 1, got 0"),
-        ({"k": -1}, "k must be an integer at least 1, got -1"),
+        ({"k": 0}, "k must be an integer of at least 1, got 0"),
+        ({"k": -1}, "k must be an integer of at least 1, got -1"),
         ({"k": 2.5}, "k must be an integer"),
         ({"k": "ten"}, "k must be an integer"),
         ({"which": "XX"}, "which must be"),
         ({"tol": -1}, "tol must be a number that is not negative"),
         ({"rng": "seed"}, "rng must be an integer"),
-        ({"probes": 0}, "probes must be an integer at least 1"),
-        ({"steps": 0.5}, "steps must be an integer at least 1"),
+        ({"probes": 0}, "probes must be an integer of at least 1"),
+        ({"steps": 0.5}, "steps must be an integer of at least 1"),
     ],
 )
 def test_bad_arguments_of_small_and_large_models(options, message, size, data):
@@ -395,7 +395,7 @@ def test_an_estimate_holds_no_graphs_and_can_be_pickled(large):
 
 def test_bad_k_for_layers(data):
     for k in (0, "all"):
-        with pytest.raises(ValueError, match="k must be an integer at least 1"):
+        with pytest.raises(ValueError, match="k must be an integer of at least 1"):
             hs.layer_spectra(mlp(4, 3, 2), data, k=k)
 
 

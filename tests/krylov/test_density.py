@@ -266,9 +266,9 @@ def test_any_spectrum_at_any_scale(data):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"probes": 0}, ValueError, "probes must be an integer at least 1, got 0"),
+        ({"probes": 0}, ValueError, "probes must be an integer of at least 1, got 0"),
         ({"probes": 2.5}, ValueError, "probes must be an integer"),
-        ({"steps": 0}, ValueError, "steps must be an integer at least 1, got 0"),
+        ({"steps": 0}, ValueError, "steps must be an integer of at least 1, got 0"),
         ({"steps": True}, ValueError, "steps must be an integer"),
         ({"rng": "seed"}, TypeError, "rng must be an integer or a numpy Generator"),
         ({"width": 0.0}, ValueError, "width must be positive and finite, got 0.0"),

@@ -202,8 +202,8 @@ def test_shows_what_it_found():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"products": 0}, ValueError, "products must be an integer at least 4, got 0"),
-        ({"products": 3}, ValueError, "products must be an integer at least 4, got 3"),
+        ({"products": 0}, ValueError, "products must be an integer of at least 4, got 0"),
+        ({"products": 3}, ValueError, "products must be an integer of at least 4, got 3"),
         ({"products": 10.0}, ValueError, "products must be an integer"),
         ({"method": "hutchinson"}, ValueError, 'method must be "xtrace" or "hutch\\+\\+"'),
         ({"rng": "seed"}, TypeError, "rng must be an integer or a numpy Generator"),

@@ -101,13 +101,13 @@ def load_function(target: str) -> Callable[[], Any]:
         spec.loader.exec_module(module)
     except Exception as error:
         raise CommandError(f"{file} cannot be run: {type(error).__name__}: {error}") from error
-    found = getattr(module, name, None)
+    found: Callable[[], Any] | None = getattr(module, name, None)
     if not callable(found):
         names = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
         close = difflib.get_close_matches(name, names, n=3, cutoff=0.0)
         hint = f"; it has {', '.join(close)}" if close else ""
         raise CommandError(f"{file} has no function {name}{hint}.")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _built(build: Callable[[], Any], target: str) -> tuple[Any, Any, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -186,7 +186,7 @@ def _source(data: Any) -> Iterable[Any]:
             "data can be gone through only once, but is needed again and again: give a list or a "
             f"DataLoader instead of a {type(data).__name__}."
         )
-    return data  # type: ignore[no-any-return]
+    return cast(Iterable[Any], data)
 
 
 def iter_or_none(data: Any) -> Any:

@@ -49,7 +49,8 @@ class CompiledTerm(Term):
             return self._term.multiply(parts, chosen)
 
         traced = make_fx(product)(*(torch.zeros_like(d) for d in directions))
-        return torch.compile(fold(traced), dynamic=False)  # type: ignore[no-any-return]
+        quick: Callable[..., Any] = torch.compile(fold(traced), dynamic=False)
+        return quick
 
 
 def fold(traced: fx.GraphModule) -> fx.GraphModule:

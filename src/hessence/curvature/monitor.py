@@ -16,6 +16,7 @@ from hessence.curvature.measurement import Measurement
 from hessence.curvature.model_matrices import ModelHessian, hessian
 from hessence.curvature.monitor_files import MonitorFiles
 from hessence.curvature.tracking import NotFiniteError, Top, Tracker
+from hessence.krylov.arguments import require_int, require_tolerance
 from hessence.krylov.stochastic_trace import FEWEST, trace
 
 
@@ -122,15 +123,14 @@ class Monitor:
         self._operator: Callable[[], ModelHessian] = lambda: hessian(model, data, loss, **options)
         H = self._operator()
         size = H.shape[0]
-        _require_int("k", k, 1, size)
-        _require_int("trace", trace, 0)
+        require_int("k", k, 1, size)
+        require_int("trace", trace, 0)
         if 0 < trace < min(FEWEST, size):
             raise ValueError(f"trace must be 0 or at least {FEWEST} products, got {trace!r}.")
-        _require_int("refresh", refresh, 0)
-        _require_int("remember", remember, 0)
-        _require_int("rng", rng, 0)
-        if isinstance(tol, bool) or not _is_number(tol) or not 0 <= tol < math.inf:
-            raise ValueError(f"tol must be a number that is not negative, got {tol!r}.")
+        require_int("refresh", refresh, 0)
+        require_int("remember", remember, 0)
+        require_int("rng", rng, 0)
+        require_tolerance(tol)
         self._lr = _rate(lr)
         self._trace, self._refresh, self._rng = int(trace), int(refresh), int(rng)
         self._history = History(size, int(k))
@@ -159,7 +159,7 @@ class Monitor:
         lr : float, optional
             The learning rate now, if it is not the one that the monitor was made with.
         """
-        _require_int("step", step, None)
+        require_int("step", step)
         if self._last is not None and step <= self._last:
             raise ValueError(
                 f"step must be greater than the last one, {self._last}, got {step!r}; for another "
@@ -241,12 +241,3 @@ def _rate(lr: Any) -> float:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating))
-
-
-def _require_int(name: str, value: Any, least: int | None, most: int | None = None) -> None:
-    is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    low, high = least is not None and is_int and value < least, most is not None
-    if not is_int or low or (high and value > most):
-        bound = "" if least is None else f" of at least {least}"
-        bound = bound if most is None else f" between {least} and {most}"
-        raise ValueError(f"{name} must be an integer{bound}, got {value!r}.")

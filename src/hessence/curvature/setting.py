@@ -124,30 +124,32 @@ class Setting:
         functional : bool
             Whether that is the whole Hessian, or its Gauss–Newton part.
         """
-        make = build
+        written_out = self._written_out(functional)
         if self.compile:
             from hessence.curvature.compiled import compiled
 
-            make = compiled(build)
-        elif self._stack is not None and isinstance(self.criterion, PairCriterion):
-            make = partial(
-                FeedForwardTerm, self._stack, self.snapshot, self.criterion, functional=functional
-            )
+            written_out = None
+            build = compiled(build)
         return TermStore(
-            make,
+            written_out or build,
             self.batches,
             separable=self.separable,
             memory=self.memory,
             measured=build,
-            cached=self._stack is not None and not self.compile,
+            cached=written_out is not None,
         )
 
-    @cached_property
-    def _stack(self) -> Stack | None:
-        """The model's layers, if products can be written out for them."""
+    def _written_out(self, functional: bool) -> Callable[[Any], Term] | None:
+        """Return what makes terms without automatic differentiation, if the model is plain."""
         own = set(self.snapshot.own_names)
-        plain = is_sample_pair(self.batches.first) and all(
-            name in own for name in self.snapshot.parameters.names
-        )
+        if not (
+            isinstance(self.criterion, PairCriterion)
+            and is_sample_pair(self.batches.first)
+            and all(name in own for name in self.snapshot.parameters.names)
+        ):
+            return None
         with self.snapshot.mode():
-            return Stack.read(self.snapshot.model) if plain else None
+            stack = Stack.read(self.snapshot.model)
+        if stack is None:
+            return None
+        return partial(FeedForwardTerm, stack, self.snapshot, self.criterion, functional=functional)

@@ -99,7 +99,8 @@ def _follow(parent: int) -> None:
 
 
 def _worker_death() -> type[Exception]:
-    return _joblib().externals.loky.process_executor.BrokenProcessPool  # type: ignore[no-any-return]
+    death: type[Exception] = _joblib().externals.loky.process_executor.BrokenProcessPool
+    return death
 
 
 def _joblib() -> Any:

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 
-def require_int(name: str, value: Any, least: int, most: int | None) -> None:
-    """Refuse anything but an integer between two bounds."""
+def require_int(name: str, value: Any, least: int | None = None, most: int | None = None) -> None:
+    """Refuse anything but an integer, within the bounds that are given."""
     is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not is_int or value < least or (most is not None and value > most):
-        bound = f"at least {least}" if most is None else f"between {least} and {most}"
-        raise ValueError(f"{name} must be an integer {bound}, got {value!r}.")
+    too_low = is_int and least is not None and value < least
+    too_high = is_int and most is not None and value > most
+    if not is_int or too_low or too_high:
+        bound = "" if least is None else f" of at least {least}"
+        bound = bound if most is None else f" between {least} and {most}"
+        raise ValueError(f"{name} must be an integer{bound}, got {value!r}.")
 
 
 def require_tolerance(tol: Any) -> None:

@@ -114,7 +114,10 @@ def _outcomes(relative: Any, loss: Any) -> list[str]:
     high, low = tail.max(axis=0) > 1, tail.min(axis=0) < 1
     ever = (relative > 1).any(axis=0)
     choices = [~finite, high & low, high, ever]
-    return np.select(choices, ["diverges", "edge", "above", "returns"], "below").tolist()  # type: ignore[no-any-return]
+    endings: list[str] = np.select(
+        choices, ["diverges", "edge", "above", "returns"], "below"
+    ).tolist()
+    return endings
 
 
 def _rising(values: Any, end: int) -> float:
