@@ -205,3 +205,20 @@ def test_options(options, message):
     case = problem("linear")
     with pytest.raises(ValueError, match=message):
         hs.hessian(case.model, case.data, case.loss, **options)
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), "mse", lambda model, batch: model(batch[0]).mean()])
+def test_data_in_another_precision(loss):
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 1))
+    data = torch.randn(9, 3).double(), torch.randn(9, 1).double()
+    with pytest.raises(TypeError, match=r"^data is float64, but the model is float32: convert"):
+        hs.spectrum(model, data, loss)
+
+
+def test_a_model_may_convert_its_data():
+    class Converting(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.to(self.weight.dtype))
+
+    data = torch.randn(9, 3).double(), torch.randn(9, 1)
+    assert hs.hessian(Converting(3, 1), data, nn.MSELoss()).check().passed

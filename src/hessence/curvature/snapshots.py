@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hessence.curvature.batch_parts import tensors_in
 from hessence.curvature.exact_kernels import ExactKernels
 from hessence.curvature.parameters import Parameters
 
@@ -96,11 +97,24 @@ class Snapshot:
         try:
             with self._kernels.used(), self.mode():
                 return torch.func.functional_call(self._stage, state, (function, *arguments))
+        except RuntimeError as error:
+            self._require_same_precision(arguments, error)
+            raise
         finally:
             for name, version in versions.items():
                 # A graph may hold the one that was written to.
                 if self._state[name]._version != version:
                     self._state[name] = self._buffers[name].clone()
+
+    def _require_same_precision(self, arguments: tuple[Any, ...], error: Exception) -> None:
+        """Tell of the most likely reason for an error: data in another precision."""
+        own = self.parameters.leaves[0].dtype
+        for tensor in tensors_in(list(arguments)):
+            if tensor.is_floating_point() and tensor.dtype != own:
+                raise TypeError(
+                    f"data is {str(tensor.dtype).removeprefix('torch.')}, but the model is "
+                    f"{str(own).removeprefix('torch.')}: convert one of them."
+                ) from error
 
     @contextmanager
     def mode(self) -> Iterator[None]:
