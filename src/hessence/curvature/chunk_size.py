@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hessence.curvature.memory import graph_bytes
 
-CHUNK_BYTES = 2.0**27
+CHUNK_BYTES = 2.0**28
 """No graph of merged batches holds more than this."""
 
 LEAST_CHUNK_BYTES = 2.0**24

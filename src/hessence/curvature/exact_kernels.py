@@ -8,30 +8,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.utils import parametrizations
-from torch.nn.utils.weight_norm import WeightNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
+from hessence.curvature.kernels.elementwise import activate
+from hessence.curvature.kernels.higher_order import is_plain_reverse_mode
+from hessence.curvature.kernels.layer_norm import elementary_layer_norm, layer_norm
+from hessence.curvature.kernels.softmax import attention, softmax
+
 
 class ExactKernels:
-    """Kernels whose second derivatives exist and are right, in place of those of a model.
+    """Kernels whose second derivatives exist, are right and are cheap, in place of a model's own.
 
     The fused kernels of scaled dot-product attention and of cuDNN's recurrent layers have no second
-    derivative. That of weight normalisation is wrong: the norms it saves are taken for constants.
-    Activation checkpoints run parts of the model again during a backward pass, when it has its own
-    parameters back.
+    derivative. That of weight normalisation is wrong, and so is the third one of layer norm, which
+    a loss with gradients in it needs: what they save is taken for constants. Activation checkpoints
+    run parts of the model again during a backward pass, when it has its own parameters back.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        modules = list(model.modules())
-        self._recurrent = any(isinstance(m, nn.RNNBase) for m in modules)
-        hooks = [hook for m in modules for hook in m._forward_pre_hooks.values()]
-        self._weight_norm = any(
-            isinstance(part, (parametrizations._WeightNorm, WeightNorm))
-            for part in [*modules, *hooks]
-        )
+        self._recurrent = any(isinstance(m, nn.RNNBase) for m in model.modules())
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -44,8 +42,7 @@ class ExactKernels:
             stack.enter_context(_without_checkpoints())
             if self._recurrent and torch.backends.cudnn.is_available():
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
-            if self._weight_norm:
-                stack.enter_context(_PlainWeightNorm())
+            stack.enter_context(_StandIns())
             yield
 
 
@@ -59,18 +56,20 @@ def full_precision() -> Iterator[None]:
         yield
 
 
-class _PlainWeightNorm(TorchFunctionMode):  # type: ignore[misc]
-    """Writes w = g v / ‖v‖ out in operations that can be differentiated twice."""
+class _StandIns(TorchFunctionMode):  # type: ignore[misc]
+    """Calls other functions in place of some of PyTorch's."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func is not torch._weight_norm:
+        stand_in = (STAND_INS if is_plain_reverse_mode() else ELEMENTARY).get(func)
+        if stand_in is None:
             return func(*args, **(kwargs or {}))
-        return _weight_norm(*args, **(kwargs or {}))
+        return stand_in(func, *args, **(kwargs or {}))
 
 
-def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+def _weight_norm(original: Callable[..., Tensor], v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """Write w = g v / ‖v‖ out in operations that can be differentiated twice."""
     # As for PyTorch, −1 is not the last dimension, but a norm over all of them.
     others = [i for i in range(v.ndim) if dim == -1 or i != dim % v.ndim]
     return v * (g / torch.linalg.vector_norm(v, dim=others, keepdim=dim != -1))
@@ -103,3 +102,19 @@ class _Call:
     def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
         """Call the function."""
         return function(*args)
+
+
+ELEMENTARY: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch._weight_norm: _weight_norm,
+    **dict.fromkeys([F.layer_norm, torch.layer_norm], elementary_layer_norm),
+}
+"""What is called instead where a model is differentiated in other ways than by backward passes."""
+
+STAND_INS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch._weight_norm: _weight_norm,
+    F.scaled_dot_product_attention: attention,
+    **dict.fromkeys([F.softmax, torch.softmax, Tensor.softmax], softmax),
+    **dict.fromkeys([F.layer_norm, torch.layer_norm], layer_norm),
+    **dict.fromkeys([F.gelu, F.silu, F.mish], activate),
+}
+"""What is called instead; each gets the function that it stands in for as its first argument."""

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from hessence.curvature.criteria import PairCriterion
+from hessence.curvature.kernels.elementwise import derivatives
 from hessence.curvature.snapshots import Snapshot
 from hessence.curvature.terms import Term
 from hessence.recognition.model_layers import flatten, is_plain
@@ -130,8 +131,8 @@ class FeedForwardTerm(Term):
                     bias_place=None if stage.bias is None else place.get(stage.bias),
                 )
             )
-            signal, derivatives = _activate(stage.activations, before)
-            slopes.append(derivatives)
+            signal, bends = _activate(stage.activations, before)
+            slopes.append(bends)
         prediction = signal.reshape(*shape, signal.shape[-1])
         self.count = criterion.count(prediction, target)
         curvature = criterion.hessian(prediction, target)
@@ -142,9 +143,9 @@ class FeedForwardTerm(Term):
 
     def _go_back(self, slopes: list[tuple[Tensor, Tensor] | None], pulled: Tensor) -> None:
         """Compute the gradients in all signals once."""
-        for layer, derivatives in zip(reversed(self._layers), reversed(slopes), strict=True):
-            if derivatives is not None:
-                layer.first, second = derivatives
+        for layer, bends in zip(reversed(self._layers), reversed(slopes), strict=True):
+            if bends is not None:
+                layer.first, second = bends
                 if self._functional and bool(second.any()):
                     layer.second = second * pulled
                 pulled = layer.first * pulled
@@ -245,18 +246,15 @@ def _activate(
     """Return φ(z), and φ′ and φ″ if there is an activation."""
     if not activations:
         return before, None
-    with torch.enable_grad():
-        z = before.detach().requires_grad_()
-        after = z
+
+    def chain(z: Tensor) -> Tensor:
         for activation in activations:
             # A copy, since an activation may work in place.
-            after = activation(after.clone())
-        (first,) = torch.autograd.grad(after.sum(), z, create_graph=True)
-        if first.requires_grad:
-            (second,) = torch.autograd.grad(first.sum(), z, materialize_grads=True)
-        else:
-            second = torch.zeros_like(first)
-    return after.detach(), (first.detach(), second.detach())
+            z = activation(z.clone())
+        return z
+
+    after, first, second = derivatives(chain, before)
+    return after, (first, second)
 
 
 def _slope(criterion: PairCriterion, prediction: Tensor, target: Any) -> Tensor:

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from hessence.curvature.batch_parts import tensors_in
 from hessence.memory import available, require_bytes
 
 
@@ -23,7 +25,8 @@ def budget(memory: float | None, device: torch.device) -> float:
 def graph_bytes(build: Callable[[], Any], beside: Iterable[Tensor] = ()) -> list[int]:
     """Return the size of each tensor that a graph keeps alive; it is built once and thrown away.
 
-    Tensors that are there beside the graph, such as the data, do not count.
+    Tensors that are there beside the graph, such as the data, do not count. Inside the
+    transformations of ``torch.func`` there is no telling what is kept, and all that is made counts.
     """
     saved: list[Tensor] = []
 
@@ -31,11 +34,34 @@ def graph_bytes(build: Callable[[], Any], beside: Iterable[Tensor] = ()) -> list
         saved.append(tensor)
         return len(saved) - 1
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, saved.__getitem__):
-        build()
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, saved.__getitem__):
+            build()
+    except RuntimeError as error:
+        if "saved tensor hooks" not in str(error):
+            raise
+        made = _Made()
+        with made:
+            build()
+        return made.sizes
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
     for tensor in beside:
         storages.pop(tensor.untyped_storage().data_ptr(), None)
     # A node whose own output is in the list would otherwise keep itself alive.
     saved.clear()
     return list(storages.values())
+
+
+class _Made(TorchDispatchMode):  # type: ignore[misc]
+    """Notes the sizes of all tensors that are made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.sizes += [t.nbytes for t in tensors_in([made])]
+        return made
