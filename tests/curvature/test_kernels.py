@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWar
 
 def numbers(*shape, seed=0, scale=1.0):
     generator = torch.Generator().manual_seed(seed)
-    return scale * torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return scale * torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def attend(q, k, v):
@@ -36,7 +36,25 @@ def attend_where_allowed(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
 
 
+LABELS = torch.tensor([[1, 0, -100], [3, 3, 2]])
+
+
+def entropy(z):
+    return F.cross_entropy(z, LABELS)
+
+
+def weighted_entropy(z):
+    weights = torch.tensor([1.0, 0.5, 3.0, 2.0], dtype=torch.float64)
+    return F.cross_entropy(z, LABELS.abs() % 97, weights, ignore_index=3, reduction="sum")
+
+
 OPERATIONS = {
+    "log softmax": (lambda z: F.log_softmax(z, dim=-1), [(4, 6)]),
+    "log softmax of columns": (lambda z: z.log_softmax(0), [(4, 6)]),
+    "cross-entropy": (entropy, [(2, 4, 3)]),
+    "weighted cross-entropy": (weighted_entropy, [(2, 4, 3)]),
+    "cross-entropies": (lambda z: F.cross_entropy(z, LABELS[0], reduction="none"), [(3, 4)]),
+    "cross-entropy of one": (lambda z: F.cross_entropy(z, torch.tensor(2)), [(4,)]),
     "gelu": (F.gelu, [(5, 7)]),
     "tanh gelu": (lambda z: F.gelu(z, approximate="tanh"), [(5, 7)]),
     "silu": (F.silu, [(5, 7)]),
@@ -109,7 +127,7 @@ def test_many_vectors_at_once_are_the_same_as_one_by_one(name):
             torch.testing.assert_close(mine[r], other, rtol=1e-12, atol=1e-12)
 
 
-WRITTEN_OUT = {"_ActivationBackward", "_SoftmaxBackward", "_LayerNormBackward"}
+WRITTEN_OUT = {f"_{name}Backward" for name in ("Activation", "LayerNorm", "LogSoftmax", "Softmax")}
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -143,7 +161,7 @@ class Everything(nn.Module):
     def forward(self, x):
         z = self.norm(F.gelu(self.inward(x)))
         z = z + F.scaled_dot_product_attention(z, z, z, is_causal=True)
-        return self.outward(F.silu(z) * z.softmax(-1))
+        return self.outward(F.silu(z) * z.softmax(-1) + z.log_softmax(-2))
 
 
 def gradient_penalty(model, batch):

@@ -16,6 +16,7 @@ from torch.utils import checkpoint
 from hessence.curvature.kernels.elementwise import activate
 from hessence.curvature.kernels.higher_order import is_plain_reverse_mode
 from hessence.curvature.kernels.layer_norm import elementary_layer_norm, layer_norm
+from hessence.curvature.kernels.log_softmax import cross_entropy, log_softmax
 from hessence.curvature.kernels.softmax import attention, softmax
 
 
@@ -113,6 +114,8 @@ ELEMENTARY: dict[Callable[..., Any], Callable[..., Any]] = {
 STAND_INS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch._weight_norm: _weight_norm,
     F.scaled_dot_product_attention: attention,
+    F.cross_entropy: cross_entropy,
+    **dict.fromkeys([F.log_softmax, torch.log_softmax, Tensor.log_softmax], log_softmax),
     **dict.fromkeys([F.softmax, torch.softmax, Tensor.softmax], softmax),
     **dict.fromkeys([F.layer_norm, torch.layer_norm], layer_norm),
     **dict.fromkeys([F.gelu, F.silu, F.mish], activate),

@@ -20,11 +20,18 @@ from hessence.curvature.kernels.higher_order import pull_back_through_slope
 
 def softmax(original: Callable[..., Tensor], scores: Any, *args: Any, **kwargs: Any) -> Any:
     """Apply PyTorch's softmax."""
-    dim = kwargs.get("dim", args[0] if args else None)
-    usual = isinstance(dim, int) and len(args) < 2 and kwargs.get("dtype") is None
-    if not usual or not isinstance(scores, Tensor) or not scores.requires_grad:
+    dim = usual_dimension(scores, args, kwargs)
+    if dim is None:
         return original(scores, *args, **kwargs)
     return _Softmax.apply(scores, dim)
+
+
+def usual_dimension(scores: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """Return the dimension that is summed over; None if anything about the call is unusual."""
+    dim = kwargs.get("dim", args[0] if args else None)
+    plain = isinstance(scores, Tensor) and scores.requires_grad and scores.ndim > 0
+    usual = isinstance(dim, int) and len(args) < 2 and kwargs.get("dtype") is None
+    return dim if plain and usual else None
 
 
 def attention(
