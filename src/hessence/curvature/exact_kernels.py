@@ -51,9 +51,9 @@ class ExactKernels:
 def full_precision() -> Iterator[None]:
     """Leave the half precision that a training loop may have around it."""
     with ExitStack() as stack:
-        stack.enter_context(torch.autocast("cpu", enabled=False))
-        if torch.cuda.is_available():
-            stack.enter_context(torch.autocast("cuda", enabled=False))
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
         yield
 
 

@@ -150,7 +150,8 @@ class FeedForwardTerm(Term):
                     layer.second = second * pulled
                 pulled = layer.first * pulled
             layer.delta = pulled
-            pulled = pulled @ layer.weight
+            if layer is not self._layers[0]:
+                pulled = pulled @ layer.weight
 
     def multiply(
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False

@@ -102,6 +102,8 @@ class Setting:
         whole = self.snapshot.run(predict, inputs)
         # A target that does not fit is told of before anything is computed.
         self.criterion.sum(whole, batch[1][:PROBE])
+        if self._stack is not None and not self._stack.before and inputs.ndim > 1:
+            return True
         try:
             parts = [self.snapshot.run(predict, x) for x in inputs.tensor_split(2)]
         except Exception:  # a model that knows the number of samples
@@ -139,17 +141,22 @@ class Setting:
             cached=written_out is not None,
         )
 
+    @cached_property
+    def _stack(self) -> Stack | None:
+        """The layers of the model, if that is plain."""
+        with self.snapshot.mode():
+            return Stack.read(self.snapshot.model)
+
     def _written_out(self, functional: bool) -> Callable[[Any], Term] | None:
         """Return what makes terms without automatic differentiation, if the model is plain."""
         own = set(self.snapshot.own_names)
-        if not (
-            isinstance(self.criterion, PairCriterion)
-            and is_sample_pair(self.batches.first)
-            and all(name in own for name in self.snapshot.parameters.names)
+        if (
+            not isinstance(self.criterion, PairCriterion)
+            or not is_sample_pair(self.batches.first)
+            or not all(name in own for name in self.snapshot.parameters.names)
+            or self._stack is None
         ):
             return None
-        with self.snapshot.mode():
-            stack = Stack.read(self.snapshot.model)
-        if stack is None:
-            return None
-        return partial(FeedForwardTerm, stack, self.snapshot, self.criterion, functional=functional)
+        return partial(
+            FeedForwardTerm, self._stack, self.snapshot, self.criterion, functional=functional
+        )

@@ -10,6 +10,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence.arrays import Array, epsilon, floating, kind
+from hessence.operators import Operator
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,12 @@ class Operand:
 
     def __call__(self, columns: Array) -> Array:
         """Multiply columns (*batch, n, b)."""
-        # One vector goes as a vector: operators of a single network are quickest, or only right,
-        # on what `@` means for them in everyday use.
+        if isinstance(self.H, Operator):
+            image = plain(self.H._apply(columns))
+            _require_finite(image)
+            return image
+        # One vector goes as a vector: foreign operators of a single network are quickest, or only
+        # right, on what `@` means for them in everyday use.
         single = not self.batch and columns.shape[-1] == 1
         image = self.H @ (columns[..., 0] if single else columns)
         if not api.is_array_api_obj(image) or kind(image) != kind(self.reference):
