@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hessence import activations, init, losses
 from hessence.dynamics.descent import gradient_descent
 from hessence.dynamics.trajectory import Trajectory
+from hessence.eigenspaces import Eigenspace
 from hessence.estimates import Estimate
 from hessence.krylov.density_result import Density
 from hessence.krylov.extremal import eigenpairs
@@ -24,6 +25,7 @@ from hessence.krylov.results import ConvergenceWarning, Eigenpairs
 from hessence.krylov.spectral_density import density
 from hessence.krylov.stochastic_trace import trace
 from hessence.krylov.trace_result import Trace
+from hessence.loading import load
 from hessence.moments import Moments
 from hessence.networks.decoupled import DecoupledInputs, DecoupledOutputs
 from hessence.networks.deep_linear import DeepLinear
@@ -34,7 +36,7 @@ from hessence.networks.scalar_relu import KinkWarning, ScalarReLU
 from hessence.networks.self_attention import SelfAttention
 from hessence.networks.two_layer_linear import TwoLayerLinear
 from hessence.solutions import solution_spectrum, whiten
-from hessence.spectra import Eigenspace, Spectrum, load
+from hessence.spectra import Spectrum
 from hessence.twin import narrow_twin
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import numpy as np
 from hessence.arrays import Array, like, to_numpy
 
 if TYPE_CHECKING:
-    from hessence.spectra import Eigenspace, Spectrum
+    from hessence.eigenspaces import Eigenspace
+    from hessence.spectra import Spectrum
 
 MOST_SPACES = 64
 DENSE_LIMIT = 2048
