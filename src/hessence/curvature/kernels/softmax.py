@@ -23,7 +23,7 @@ def softmax(original: Callable[..., Tensor], scores: Any, *args: Any, **kwargs: 
     dim = usual_dimension(scores, args, kwargs)
     if dim is None:
         return original(scores, *args, **kwargs)
-    return _Softmax.apply(scores, dim)
+    return _Softmax.apply(scores, dim, torch.softmax)
 
 
 def usual_dimension(scores: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
@@ -55,7 +55,8 @@ def attention(
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if attn_mask is not None:
         scores = scores + _as_bias(attn_mask, scores)
-    shares: Tensor = _Softmax.apply(scores, -1)
+    # Those who may attend to nothing get zeros, as in PyTorch.
+    shares: Tensor = _Softmax.apply(scores, -1, torch._safe_softmax)
     return shares @ value
 
 
@@ -67,9 +68,8 @@ def _as_bias(mask: Tensor, scores: Tensor) -> Tensor:
 
 class _Softmax(Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, dim: int) -> Tensor:
-        # The rows of those who may attend to nothing are zero, as in PyTorch.
-        shares = torch._safe_softmax(scores, dim)
+    def forward(ctx: Any, scores: Tensor, dim: int, kernel: Callable[..., Tensor]) -> Tensor:
+        shares = kernel(scores, dim)
         ctx.dim = dim
         ctx.save_for_backward(shares)
         return shares
@@ -78,8 +78,8 @@ class _Softmax(Function):  # type: ignore[misc]
     def backward(ctx: Any, pulled: Tensor) -> Any:
         (shares,) = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _Slope.apply(shares, pulled, ctx.dim), None
-        return torch._softmax_backward_data(pulled, shares, ctx.dim, shares.dtype), None
+            return _Slope.apply(shares, pulled, ctx.dim), None, None
+        return torch._softmax_backward_data(pulled, shares, ctx.dim, shares.dtype), None, None
 
 
 class _Slope(Function):  # type: ignore[misc]
