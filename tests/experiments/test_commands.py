@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
+from hessence.claims import Claim, Verdict
 from hessence.cli import main
+from hessence.commands import make_report
 from hessence.experiments.catalogue import all_experiments, find_experiment
 from tests.experiments.runs import SLEEPER
 
@@ -87,16 +89,47 @@ def test_failing_tasks_are_told_and_written_down(tmp_path, capsys):
 def test_the_report_stands_alone(tmp_path, capsys):
     names = ("relu-cells", str(SLEEPER))
     assert main(["reproduce", *names, "--preset", "tiny", "--out", str(tmp_path)]) == 0
-    assert main(["report", str(tmp_path)]) == 0
+    assert main(["report", str(tmp_path), "--no-claims"]) == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     pictures = [
         base64.b64decode(p) for p in re.findall(r'src="data:image/png;base64,([^"]+)"', page)
     ]
     files = sorted(path.read_bytes() for path in tmp_path.glob("*/*.png"))
     assert sorted(pictures) == files
-    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert set(re.findall(r'href="#([^"]+)"', page)) == set(re.findall(r'<h2 id="([^"]+)"', page))
     for name in names:
-        assert find_experiment(name).shows in page
+        shows = find_experiment(name).shows
+        assert shows[:1].upper() + shows[1:] in page
+
+
+def test_the_report_tells_every_claim(tmp_path, monkeypatch, capsys):
+    def needs_torch():
+        raise ImportError("hessence.spectrum needs PyTorch: pip install 'hessence[torch]'.")
+
+    claims = {
+        "000-A": Claim("000-A", "000 §1", "a < b", lambda: Verdict(True, None, "as it is")),
+        "001-B": Claim("001-B", "001 §1", "all m", lambda: Verdict(True, "m ≥ 2", "not at 1")),
+        "E-C": Claim("E-C", "000 eq 3", "misprinted", lambda: Verdict(False, None, "off by 2")),
+        "002-D": Claim("002-D", "002 §4", "of models", needs_torch),
+    }
+    monkeypatch.setattr(make_report, "all_claims", lambda: claims)
+    main(["reproduce", str(SLEEPER), "--preset", "tiny", "--out", str(tmp_path)])
+    assert main(["report", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    rows = re.findall(r"<tr><td>(000-A|001-B|E-C|002-D)</td>(.+?)</tr>", page)
+    shown = {name: re.findall(r'class="verdict (\w+)">([^<]+)<', row) for name, row in rows}
+    assert shown == {
+        "000-A": [("good", "holds")],
+        "001-B": [("partly", "holds if m ≥ 2")],
+        "E-C": [("bad", "fails")],
+        "002-D": [("open", "not judged")],
+    }
+    assert "a &lt; b" in page
+    assert "needs PyTorch" in dict(rows)["002-D"]
+    assert "1 hold, 1 hold on a condition, 1 fail. 1 could not be judged here." in page
+    assert main(["report", str(tmp_path), "--no-claims"]) == 0
+    assert "000-A" not in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_report_of_nothing(tmp_path, capsys):

@@ -26,6 +26,7 @@ def forward(net, x):
         sizes = [int(np.prod(s)) for s in shapes]
         V, Q, K = (p.reshape(s) for p, s in zip(torch.split(theta, sizes), shapes, strict=True))
         scores = x @ Q @ K.T @ x.transpose(1, 2) / Q.shape[1] ** 0.5
+        scores = torch.cat([scores[..., :1] + net.sink, scores[..., 1:]], dim=-1)
         return torch.softmax(scores, dim=-1) @ x @ V
 
     return outputs
@@ -58,6 +59,23 @@ def check(net, x, y, loss="mse"):
     assert_same_spectrum(H.functional.spectrum(), dense - ggn, norm)
     assert H.spectrum().verify(H).worst < 1e-12
     return H
+
+
+@pytest.mark.parametrize(("sink", "loss"), [(2.5, "mse"), (-1.0, "cross-entropy")])
+def test_a_sink_raises_the_scores_of_the_first_token(sink, loss):
+    net, x, y = instance(3, loss=loss)
+    raised = net.with_sink(sink)
+    check(raised, x, y, loss)
+    assert raised.with_parameters(raised.parameters()).sink == sink
+    assert (
+        np.asarray(raised.attention(x))[..., 0] > np.asarray(net.attention(x))[..., 0]
+    ).all() == (sink > 0)
+
+
+def test_a_sink_that_is_no_number():
+    net, *_ = instance(0)
+    with pytest.raises(ValueError, match="sink must be finite, got nan"):
+        net.with_sink(float("nan"))
 
 
 @given(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hessence.claims.checking import Array, dense_hessian
+from hessence.claims.dense_hessians import Array, dense_hessian
+
+SHAPES = ((4, 2, 3), (3, 4, 4, 2), (2, 3, 2, 3, 2), (3, 2, 4), (3, 3, 3))
 
 
 @dataclass(frozen=True)
@@ -98,3 +100,42 @@ def padded_gap(values: Sequence[float] | Array, hessian: Array) -> float:
     kept = np.sort(np.abs(np.asarray(values)))[-len(truth) :]
     filled = np.sort(np.concatenate([np.zeros(len(truth) - len(kept)), kept]))
     return float(np.max(np.abs(filled - truth)) / np.max(np.abs(truth)))
+
+
+def solved_draws(seed: int) -> Iterator[tuple[Linear, float]]:
+    """Draw networks of depth 2 to 4 at zero loss, on white data, with σ_x²."""
+    rng = np.random.default_rng(seed)
+    for i, sizes in enumerate(SHAPES):
+        X = white(rng, sizes[0], 9, 0.5 + i / 2)
+        yield Linear(random_weights(rng, sizes), X, X).solved(), (0.5 + i / 2) ** 2
+
+
+def balanced_draws(seed: int) -> Iterator[tuple[Linear, float, Array]]:
+    """Draw balanced ones, with σ_x² and the singular values that their layers share."""
+    rng = np.random.default_rng(seed)
+    for i, sizes in enumerate(SHAPES):
+        values = 0.5 + rng.random(min(sizes))
+        X = white(rng, sizes[0], 9, 0.5 + i / 2)
+        net = Linear(balanced_weights(rng, sizes, values.tolist()), X, X).solved()
+        yield net, (0.5 + i / 2) ** 2, values
+
+
+def _outputs(net: Linear, points: Array) -> Array:
+    """Return the outputs of a network at rows of parameters, samples first."""
+    found, start = net.X[None], 0
+    for weight in net.weights:
+        layer = points[:, start : start + weight.size].reshape(-1, *weight.shape)
+        found, start = layer @ found, start + weight.size
+    return np.asarray(np.swapaxes(found, 1, 2).reshape(len(points), -1))
+
+
+def jacobian_of(net: Linear) -> Array:
+    """Return the outputs' derivatives by differences: they are linear in each parameter."""
+    steps = np.eye(len(net.point))
+    return np.asarray((_outputs(net, net.point + steps) - _outputs(net, net.point - steps)).T / 2)
+
+
+def tangent_kernel(net: Linear) -> Array:
+    """Return J Jᵀ / n, samples first."""
+    jacobian = jacobian_of(net)
+    return np.asarray(jacobian @ jacobian.T / net.X.shape[1])

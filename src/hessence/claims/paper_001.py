@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations
 
 import numpy as np
 
-from hessence.claims import paper_000
-from hessence.claims.checking import (
-    Scalar,
-    characteristic,
-    gradient,
-    multiplied,
-    orthogonal_draw,
-    relu_draws,
-    scalar_draws,
-    vector_gap,
+from hessence.claims import (
+    paper_000_extensions,
+    paper_000_linear,
+    paper_000_pairs,
+    paper_000_relu,
+    paper_000_vectors,
 )
+from hessence.claims.dense_hessians import characteristic, multiplied
 from hessence.claims.protocol import Claim, Verdict, judge
+from hessence.claims.scalar_networks import Scalar, orthogonal_draw, relu_draws, scalar_draws
 
 
 def _polynomial() -> Verdict:
@@ -42,32 +39,6 @@ def _polynomial() -> Verdict:
     )
 
 
-def _vectors_from_gradient() -> Verdict:
-    nets = list(scalar_draws(42))
-    nets += [replace(net, v=sign * net.w) for net in nets[:2] for sign in (1, -1)]
-    gaps, inside = [], []
-    for net in nets:
-        hessian, slope = net.hessian(), gradient(net.loss, net.point)
-        vectors = [
-            value / net.residual * slope + net.residual * net.point for value in net.outliers()
-        ]
-        worst = max(
-            vector_gap(value, vector, hessian)
-            for value, vector in zip(net.outliers(), vectors, strict=True)
-        )
-        if np.isfinite(worst):
-            one, two = (vector / np.linalg.norm(vector) for vector in vectors)
-            worst = max(worst, abs(float(one @ two)))
-        gaps.append(worst)
-        inside.append(not np.allclose(np.abs(net.w), np.abs(net.v)))
-    return judge(
-        gaps,
-        "residuals ‖Hz − λz‖ with the gradient by complex steps, and ⟨z1, z2⟩",
-        "w ≠ ±v",
-        inside,
-    )
-
-
 def _cells() -> Verdict:
     gaps = []
     for net in relu_draws(43):
@@ -81,29 +52,6 @@ def _cells() -> Verdict:
             expected[np.ix_(own, own)] = share * cell.hessian()
         gaps.append(float(np.max(np.abs(hessian - expected))))
     return judge(gaps, "entries of the dense Hessian against those of each cell's linear network")
-
-
-def _trend() -> Verdict:
-    rng = np.random.default_rng(44)
-    gaps: list[float] = []
-    inside: list[bool] = []
-    for inputs in (1, 2, 3, 4, 3, 4):
-        net = orthogonal_draw(rng, inputs + 1, inputs)
-        is_orthogonal = len(gaps) < 4
-        if not is_orthogonal:
-            net = type(net)(net.w, rng.normal(size=net.V.shape), net.x, net.y)
-        values = np.linalg.eigvalsh(net.hessian())
-        trace = float(values.sum())
-        nearest = min(abs(a + b - trace / inputs) for a, b in combinations(values, 2))
-        gaps.append(float(nearest / trace))
-        inside.append(is_orthogonal)
-    return judge(
-        gaps,
-        "a pair of dense eigenvalues that sums up to tr/D, D = 1 to 4, white data, E[yx] = 0",
-        "V has orthogonal columns of one length",
-        inside,
-        tolerance=1e-12,
-    )
 
 
 def _triple_bounds() -> Verdict:
@@ -123,6 +71,21 @@ def _triple_bounds() -> Verdict:
     return judge(gaps, f"largest |λ − tr/6| / t' over dense eigenvalues {1 + max(gaps):.3f}")
 
 
+def _normalised() -> Verdict:
+    gaps, inside = [], []
+    for i, net in enumerate(scalar_draws(46, 16)):
+        scale = (3.0 if i % 2 else 0.3) / np.sqrt(net.variance)
+        nets = (replace(net, x=factor * net.x, y=factor * net.y)
+                for factor in (scale, 1 / np.sqrt(net.variance)))  # fmt: skip
+        wide, narrow = (float(np.ptp(np.linalg.eigvalsh(each.hessian()))) for each in nets)
+        gaps.append(narrow / wide - 1)
+        inside.append(bool(i % 2))
+    return judge(
+        gaps, "range of dense spectra for inputs of variance one over that before, less 1",
+        "σ > 1", inside,
+    )  # fmt: skip
+
+
 CLAIMS = (
     Claim(
         "001-T1", "001 Theorem 1",
@@ -130,24 +93,64 @@ CLAIMS = (
         _polynomial,
     ),
     Claim(
+        "001-scaling", "001 §1",
+        "eigenvalues scale in proportion to the inputs' variance",
+        paper_000_linear.scaling,
+    ),
+    Claim(
+        "001-normalised", "001 §1, Fig 1",
+        "normalising inputs and targets narrows the spectrum",
+        _normalised,
+    ),
+    Claim(
+        "001-eq2", "001 eq 2",
+        "the outliers' sum is the trace, their product −(⟨w, v⟩σ² − yx)(3⟨w, v⟩σ² − yx)",
+        paper_000_linear.trace_form,
+    ),
+    Claim(
         "001-sharpness", "001, after Theorem 1",
         "the outliers' root is a sum of squares of imbalance, non-collinearity and distance",
-        paper_000.sum_of_squares,
+        paper_000_linear.sum_of_squares,
     ),
     Claim(
         "001-phases", "001, after Theorem 1",
         "λ2 is negative early, positive late and negative in the divergent phase",
-        paper_000.phases,
+        paper_000_linear.phases,
+    ),
+    Claim(
+        "001-solution", "001 §1",
+        "at the solution the Hessian has rank one, and λ1 is the trace",
+        paper_000_linear.solution,
     ),
     Claim(
         "001-T2", "001 Theorem 2",
         "the outliers' eigenvectors are orthogonal, and combine the gradient and the parameters",
-        _vectors_from_gradient,
+        paper_000_vectors.vectors_from_gradient,
+    ),
+    Claim(
+        "001-R1", "001 Remark 1 and eq 3",
+        "the outliers' eigenvectors are λ(w, v) + δx(v, w)",
+        paper_000_vectors.outlier_vectors,
+    ),
+    Claim(
+        "001-basis", "001 §1, after Theorem 2",
+        "the outliers' eigenvectors are an orthogonal basis of the plane of (v, w) and (w, v)",
+        paper_000_vectors.basis,
+    ),
+    Claim(
+        "001-basis-length", "001 §1, after Theorem 2",
+        "as printed, the outliers' eigenvectors have length one",
+        paper_000_vectors.basis_length,
     ),
     Claim(
         "001-T3", "001 Theorem 3",
         "bulk eigenvectors are (z, sgn(λ) z) with z orthogonal to w + sgn(λ) v",
-        paper_000.bulk_vectors,
+        paper_000_vectors.bulk_vectors,
+    ),
+    Claim(
+        "001-smooth", "001 §1, after Theorem 3",
+        "eigenvectors change smoothly in training: a smaller step turns them less, in proportion",
+        paper_000_vectors.smoothness,
     ),
     Claim(
         "001-T4", "001 Theorem 4",
@@ -157,17 +160,32 @@ CLAIMS = (
     Claim(
         "001-C5", "001 Corollary 5",
         "a ReLU network has each cell's bulk and outliers, scaled by its share of the samples",
-        paper_000.relu_eigenvalues,
+        paper_000_relu.relu_eigenvalues,
+    ),
+    Claim(
+        "001-density", "001 §2",
+        "a cell's eigenvalues are proportional to its share of the samples",
+        paper_000_relu.density,
     ),
     Claim(
         "001-R2", "001 Remark 2",
         "the outliers' eigenvectors carry over to the cells of a ReLU network",
-        paper_000.relu_vectors,
+        paper_000_relu.relu_vectors,
     ),
     Claim(
         "001-T6", "001 Theorem 6",
         "with a bias, and under its assumptions, there are a pair, a triple, a bulk and zeros",
-        paper_000.bias_theorem,
+        paper_000_extensions.bias_theorem,
+    ),
+    Claim(
+        "001-eq6", "001 eq 6",
+        "without a bias the pair has 12 δx² in its root, for σ² = 1",
+        paper_000_extensions.without_bias,
+    ),
+    Claim(
+        "001-centres", "001 §3",
+        "under those assumptions the pair is centred at tr/4 and the triple at tr/6",
+        paper_000_extensions.centres,
     ),
     Claim(
         "001-triple", "001, after Theorem 6",
@@ -177,6 +195,27 @@ CLAIMS = (
     Claim(
         "001-trend", "001 §3, conjecture",
         "for D inputs there is a pair of eigenvalues that sums up to 1/D of the trace",
-        _trend,
+        paper_000_pairs.hypothesis,
+    ),
+    Claim(
+        "001-eq79", "001 eq 74 to 79",
+        "with a bias the Hessian has the blocks σ²vvᵀ + bbᵀ, δx I + σ²vwᵀ, δ I + bwᵀ, σ²wwᵀ, wwᵀ "
+        "and zero",
+        paper_000_extensions.bias_hessian,
+    ),
+    Claim(
+        "001-gradients", "001 eq 7 and 8",
+        "the gradient is δx(w, v)",
+        paper_000_linear.gradients,
+    ),
+    Claim(
+        "001-blocks", "001 eq 9 to 11 and 45",
+        "the blocks of the Hessian are σ²vvᵀ, σ²wwᵀ and δx I + σ²vwᵀ",
+        paper_000_linear.hessian_blocks,
+    ),
+    Claim(
+        "001-least", "001 App A",
+        "no eigenvalue is below −σ√(2ℓ)",
+        paper_000_linear.least_bound,
     ),
 )  # fmt: skip

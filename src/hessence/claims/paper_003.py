@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hessence.claims import paper_000
-from hessence.claims.checking import eigenvalue_gap, scalar_draws
-from hessence.claims.protocol import Claim, Verdict, judge
+from hessence.claims import paper_000_linear, paper_000_relu, paper_000_vectors
+from hessence.claims.dense_hessians import eigenvalue_gap
+from hessence.claims.protocol import DENSE, Claim, Verdict, judge
+from hessence.claims.scalar_networks import scalar_draws
 
 
 def _outliers() -> Verdict:
@@ -21,7 +22,7 @@ def _outliers() -> Verdict:
         bulk = [net.residual, -net.residual] * (len(net.w) - 1)
         gaps.append(eigenvalue_gap([*bulk, *pair], net.hessian()))
         inside.append(bool(i % 2))
-    return judge(gaps, f"all 2m eigenvalues {paper_000.DENSE}", "σ² = 1", inside)
+    return judge(gaps, f"all 2m eigenvalues {DENSE}", "σ² = 1", inside)
 
 
 CLAIMS = (
@@ -31,18 +32,33 @@ CLAIMS = (
         _outliers,
     ),
     Claim(
+        "003-pair", "003, insights",
+        "the outliers are a pair: they sum up to the trace",
+        paper_000_linear.trace_form,
+    ),
+    Claim(
+        "003-sharpness", "003, insights",
+        "sharpness is imbalance, non-collinearity, distance from the target and overall norm",
+        paper_000_linear.sum_of_squares,
+    ),
+    Claim(
         "003-vectors", "003, eigenvector structure",
         "the outliers' eigenvectors are λ(w, v) + δx(v, w)",
-        paper_000.outlier_vectors,
+        paper_000_vectors.outlier_vectors,
+    ),
+    Claim(
+        "003-gradient", "003, eigenvector structure",
+        "the outliers' eigenvectors combine the gradient and the parameters",
+        paper_000_vectors.vectors_from_gradient,
     ),
     Claim(
         "003-relu", "003, second key result",
         "a ReLU network has each cell's linear spectrum, scaled by its share of the samples",
-        paper_000.relu_eigenvalues,
+        paper_000_relu.relu_eigenvalues,
     ),
     Claim(
         "003-convergence", "003, insights",
         "only one outlier is left at convergence",
-        paper_000.solution,
+        paper_000_linear.solution,
     ),
 )  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+DENSE = "against eigvalsh of the dense Hessian"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -47,6 +49,7 @@ def judge(
 ) -> Verdict:
     """Turn the gaps between a statement and the truth, one for each case, into a verdict.
 
+    A gap is a difference or, for an inequality, what is missing to it: negative where it holds.
     The statement holds if no case has a gap above the tolerance; it holds on the condition if only
     cases outside of it have; otherwise it fails.
 
@@ -55,14 +58,14 @@ def judge(
     >>> judge([1e-16, 0.5], "two draws", "σ = 1", [True, False]).word
     'holds if σ = 1'
     >>> judge([1e-16, 0.5], "two draws").evidence
-    'two draws; largest gap 5e-01 in 2 cases, 1 of them beyond rounding'
+    'two draws; largest gap 5e-01 in 2 cases, 1 of them too large'
     """
     wrong = [not gap <= tolerance for gap in gaps]
     told = f"{evidence}; largest gap {max(gaps):.0e} in {len(gaps)} cases"
     if len(gaps) == 1:
         told = evidence
     elif any(wrong):
-        told += f", {sum(wrong)} of them beyond rounding"
+        told += f", {sum(wrong)} of them too large"
     if not any(wrong):
         return Verdict(True, None, told)
     if condition is None or inside is None:
@@ -70,5 +73,6 @@ def judge(
     kept = [gap for gap, is_inside in zip(gaps, inside, strict=True) if is_inside]
     if not kept or not all(gap <= tolerance for gap in kept):
         return Verdict(False, None, told)
-    told = f"{evidence}; largest gap {max(kept):.0e} in {len(kept)} cases where {condition}, "
+    cases = "1 case" if len(kept) == 1 else f"{len(kept)} cases"
+    told = f"{evidence}; largest gap {max(kept):.0e} in {cases} where {condition}, "
     return Verdict(True, condition, f"{told}{max(gaps):.0e} elsewhere")

@@ -85,7 +85,7 @@ How it runs
 -----------
 ``catalogue`` finds experiments, ``options`` parses settings, ``runner`` asks the ``store`` what is
 missing and hands it to an engine (``engines``, ``dask_engine``) as ``jobs``; ``outputs`` writes the
-folder and ``overview`` the page.
+folder, ``overview`` reads it and ``results_page`` makes the page.
 '''
 
 from hessence.experiments.protocol import Experiment, Finding, Record, Task

@@ -70,7 +70,8 @@ def draw_by_size(
                           marker="o", label=label)  # fmt: skip
             ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
             ax.set_xscale("log")
-            ax.set_xticks(_ticks(sizes), [str(size) for size in _ticks(sizes)])
+            ticks = spaced(sizes)
+            ax.set_xticks(ticks, [str(size) for size in ticks])
             ax.minorticks_off()
             ax.set_title(f"{NAMES[kind]}, {WHEN[when]}", fontsize=10)
         row[0].set_ylabel(f"correlation with {target}")
@@ -81,7 +82,7 @@ def draw_by_size(
     figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
 
 
-def _ticks(sizes: Sequence[int]) -> list[int]:
+def spaced(sizes: Sequence[int]) -> list[int]:
     """Return the sizes that have room for a label on a logarithmic axis."""
     kept: list[int] = []
     for size in sorted(sizes):

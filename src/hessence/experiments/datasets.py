@@ -10,6 +10,8 @@ mnist         ``mnist`` or ``MNIST/raw``                   ``train-images-idx3-u
 fashion-mnist ``fashion-mnist`` or ``FashionMNIST/raw``    the same names; each may end in ``.gz``
 cifar10       ``cifar-10-batches-py``                      ``data_batch_1`` … ``5``, ``test_batch``
 NAME.txt      the folder itself                            plain text in UTF-8
+openwebtext   ``openwebtext``                              ``train.bin``, as nanoGPT prepares it
+NAME.bin      ``llama2c``                                  and ``tokenizer.bin``, of llama2.c
 ============= ============================================ =====================================
 """
 
@@ -34,7 +36,10 @@ FOLDERS = {
     "mnist": ("mnist", "MNIST/raw"),
     "fashion-mnist": ("fashion-mnist", "FashionMNIST/raw"),
     "cifar10": ("cifar-10-batches-py",),
+    "openwebtext": ("openwebtext",),
 }
+CHECKPOINTS = "llama2c"
+"""The folder of all names that end in ``.bin``."""
 IDX_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -95,7 +100,7 @@ def load_images(
         batches = [_read_cifar(path) for path in _paths(name, CIFAR_FILES[split], folder)]
         x = np.concatenate([batch[0] for batch in batches]) / 255
         return LabelledImages(x, np.concatenate([batch[1] for batch in batches]), (3, 32, 32))
-    known = ", ".join(("digits", *FOLDERS))
+    known = ", ".join(("digits", *(name for name in FOLDERS if name != "openwebtext")))
     raise ValueError(f"there are no images {name}; there are {known}.")
 
 
@@ -108,6 +113,18 @@ def load_text(name: str, folder: str | os.PathLike[str] | None = None) -> str:
         raise MissingDataError(f"{path} is not text in UTF-8.") from error
 
 
+def openwebtext_file(folder: str | os.PathLike[str] | None = None) -> Path:
+    """Return where the tokens of OpenWebText are, as nanoGPT prepares them."""
+    (path,) = _paths("openwebtext", ("train.bin",), folder, zipped=False)
+    return path
+
+
+def checkpoint_files(name: str, folder: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
+    """Return where a checkpoint of llama2.c and its tokenizer are; `name` ends in ``.bin``."""
+    path, tokenizer = _paths(name, (name, "tokenizer.bin"), folder, zipped=False)
+    return path, tokenizer
+
+
 def require_data(names: Iterable[str], folder: str | os.PathLike[str] | None = None) -> None:
     """Raise MissingDataError unless all these data sets are there; nothing is read."""
     for name in names:
@@ -116,6 +133,10 @@ def require_data(names: Iterable[str], folder: str | os.PathLike[str] | None = N
                 raise MissingDataError("digits need scikit-learn: pip install 'hessence[data]'.")
         elif name.endswith(".txt"):
             _paths(name, (name,), folder)
+        elif name.endswith(".bin"):
+            checkpoint_files(name, folder)
+        elif name == "openwebtext":
+            openwebtext_file(folder)
         elif name in FOLDERS:
             files = CIFAR_FILES if name == "cifar10" else IDX_FILES
             _paths(name, (*files["train"], *files["test"]), folder)
@@ -167,12 +188,16 @@ def _read_cifar(path: Path) -> tuple[Any, Any]:
 
 
 def _paths(
-    name: str, files: Iterable[str], folder: str | os.PathLike[str] | None
+    name: str,
+    files: Iterable[str],
+    folder: str | os.PathLike[str] | None,
+    *,
+    zipped: bool = True,
 ) -> tuple[Path, ...]:
     """Return where the files are, each plain or gzipped, or tell what to put where."""
     wanted = list(files)
     root = folder if folder is not None else os.environ.get(VARIABLE)
-    homes = FOLDERS.get(name, ("",))
+    homes = FOLDERS.get(name, (CHECKPOINTS if name.endswith(".bin") else "",))
     if root is None:
         where = f"the folder {homes[0]} of a data folder" if homes[0] else "a data folder"
         raise MissingDataError(
@@ -180,19 +205,19 @@ def _paths(
             f"into the environment variable {VARIABLE}."
         )
     for home in homes:
-        found = [_present(Path(root) / home / file) for file in wanted]
+        found = [_present(Path(root) / home / file, zipped) for file in wanted]
         present = [path for path in found if path is not None]
         if len(present) == len(wanted):
             return tuple(present)
-    missing = [file for file in wanted if _present(Path(root) / homes[0] / file) is None]
+    missing = [file for file in wanted if _present(Path(root) / homes[0] / file, zipped) is None]
     raise MissingDataError(
         f"{name} is missing: put {_listed(missing)} into {Path(root) / homes[0]}."
     )
 
 
-def _present(path: Path) -> Path | None:
-    zipped = path.with_name(path.name + ".gz")
-    return path if path.is_file() else zipped if zipped.is_file() else None
+def _present(path: Path, zipped: bool) -> Path | None:
+    packed = path.with_name(path.name + ".gz")
+    return path if path.is_file() else packed if zipped and packed.is_file() else None
 
 
 def _content(path: Path) -> bytes:

@@ -41,7 +41,8 @@ def duration(minutes: float) -> str:
 
 def _effort(experiment: Experiment[Any], preset: str) -> str:
     count = sum(1 for _ in experiment.tasks(experiment.presets[preset]))
-    return f"{count} task{'s' * (count != 1)}, {duration(experiment.minutes[preset])}"
+    where = " on a GPU" * (preset in experiment.gpu)
+    return f"{count} task{'s' * (count != 1)}, {duration(experiment.minutes[preset])}{where}"
 
 
 def _data(experiment: Experiment[Any]) -> str:

@@ -68,7 +68,7 @@ class Experiment(Generic[Settings]):
         The four functions. `draw` may also be a mapping from names to functions, where the same
         records make several figures.
     minutes : mapping of str to float
-        Rough time on one core for ``quick`` and ``paper``.
+        Rough time for ``quick`` and ``paper``: on one core, or on one GPU where `gpu` says so.
     common : tuple of str
         Fields of a task that its random numbers do not depend on: tasks that differ only in these
         draw the same numbers.
@@ -78,6 +78,8 @@ class Experiment(Generic[Settings]):
         Modules beyond the library's own needs, such as ``("torch",)``.
     threads : int
         Threads of linear algebra within a task, the same whatever the number of workers.
+    gpu : tuple of str
+        Presets that ask for a GPU: without one they run too, but for too long to wait for.
     source : str
         The file, for experiments that are not part of the library.
     """
@@ -99,6 +101,7 @@ class Experiment(Generic[Settings]):
     data: Callable[[Settings], Sequence[str]] = no_data
     packages: tuple[str, ...] = ()
     threads: int = 1
+    gpu: tuple[str, ...] = ()
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -113,6 +116,8 @@ class Experiment(Generic[Settings]):
             raise ValueError(f"{self.id}: settings must be a frozen dataclass.")
         if missing := [name for name in ("quick", "paper") if name not in self.minutes]:
             raise ValueError(f"{self.id}: minutes must hold {', '.join(missing)}.")
+        if unknown := [name for name in self.gpu if name not in self.presets]:
+            raise ValueError(f"{self.id}: gpu must name presets, got {', '.join(unknown)}.")
 
     @property
     def pictures(self) -> Mapping[str, Callable[[Settings, list[Record], Any], None]]:

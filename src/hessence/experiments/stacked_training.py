@@ -86,18 +86,28 @@ def train_linear(
     data = hs.Moments(x, y)
     variance, covariance, size = data.xx, data.yx, float(np.trace(data.yy))
     first, *rest = weights
-    inputs, seen = first.shape[2], first.shape[1] + len(covariance)
-    white = bool(np.abs(variance - np.eye(inputs)).max() < 1e-10)
-    if not white or inputs <= seen:
+    white = bool(np.abs(variance - np.eye(len(variance))).max() < 1e-10)
+    basis = seen_inputs(first, covariance) if white else None
+    if basis is None:
         gradient = moment_gradient(None if white else variance, covariance, size)
         yield from train(weights, gradient, rate, steps, kept)
         return
-    rows = np.concatenate([first, np.broadcast_to(covariance, (len(first), *covariance.shape))], 1)
-    basis = np.linalg.qr(_transpose(rows))[0]
     gradient = moment_gradient(None, covariance @ basis, size)
     for shot in train([first @ basis, *rest], gradient, rate, steps, kept):
         layers = [shot.weights[0] @ _transpose(basis), *shot.weights[1:]]
         yield Snapshot(shot.step, layers, shot.loss, shot.rate)
+
+
+def seen_inputs(first: Any, covariance: Any) -> Any:
+    """Return a basis (…, d_0, d_1 + d_L) of the rows of W_1 and C, or None if that saves nothing.
+
+    Orthogonal directions of white inputs reach the Hessian through W_2 alone: on them it is
+    S_1ᵀ S_1, apart from everything else.
+    """
+    if first.shape[-1] <= first.shape[-2] + len(covariance):
+        return None
+    also = np.broadcast_to(covariance, (*first.shape[:-2], *covariance.shape))
+    return np.linalg.qr(_transpose(np.concatenate([first, also], axis=-2)))[0]
 
 
 def moment_gradient(variance: Any, covariance: Any, size: float) -> Gradient:

@@ -13,6 +13,7 @@ times.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any, Self
 
@@ -39,6 +40,8 @@ class MatrixAttention:
         Value weights.
     W_q, W_k : array (d, d_K)
         Query and key weights.
+    sink : float
+        Added to all scores of the first token, see :meth:`with_sink`.
 
     Examples
     --------
@@ -52,11 +55,18 @@ class MatrixAttention:
     (306, 'narrow twin', [44, 44, 44, 44, 44, 44])
     """
 
-    def __init__(self, W_v: Array, W_q: Array, W_k: Array) -> None:
+    def __init__(self, W_v: Array, W_q: Array, W_k: Array, *, sink: float = 0.0) -> None:
         _, self.W_v, self.W_q, self.W_k = floating(W_v=W_v, W_q=W_q, W_k=W_k)
         require_shape("W_q", self.W_q, ("d", "d_K"), batch=False)
         require_same_shape(W_q=self.W_q, W_k=self.W_k)
         require_shape("W_v", self.W_v, (int(self.W_q.shape[0]), "d_V"), batch=False)
+        self.sink = float(sink)
+        if not math.isfinite(self.sink):
+            raise ValueError(f"sink must be finite, got {sink}.")
+
+    def with_sink(self, strength: float) -> Self:
+        """Return the network whose scores for the first token are raised by `strength`."""
+        return type(self)(self.W_v, self.W_q, self.W_k, sink=strength)
 
     def __call__(self, x: Array) -> Array:
         """Return the predictions (batch, n, d_V), or (n, d_V) for a single sequence."""
@@ -114,7 +124,7 @@ class MatrixAttention:
             xp.reshape(theta[int(a) : int(b)], shape)
             for a, b, shape in zip(ends[:-1], ends[1:], shapes, strict=True)
         ]
-        return type(self)(*pieces)
+        return type(self)(*pieces, sink=self.sink)
 
     def __repr__(self) -> str:
         d, keys = (int(s) for s in self.W_q.shape)
@@ -155,6 +165,7 @@ class MatrixAttention:
         """Return the attention (B, n, n) and the mean tokens h (B, n, d)."""
         _, W_q, W_k = self._plain
         scores = tokens @ (W_q @ W_k.T) @ tokens.swapaxes(1, 2) / W_q.shape[1] ** 0.5
+        scores[..., 0] += self.sink
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
         return weights, weights @ tokens

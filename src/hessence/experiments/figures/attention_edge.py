@@ -11,15 +11,21 @@ import numpy as np
 
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
-from hessence.plotting import COLOURS, GREY
+from hessence.experiments.edge_of_stability import (
+    endings,
+    has_period_two,
+    late_over_early,
+    share_rising,
+    step_correlation,
+)
+from hessence.experiments.edge_pictures import (
+    close_record,
+    draw_many,
+    draw_one,
+    is_close_pair,
+    share_of,
+)
 
-OUTCOMES = {
-    "below": ("never reaches 2/η", "#e3f2e1"),
-    "returns": ("passes 2/η, ends below it", COLOURS[3]),
-    "edge": ("oscillates around 2/η to the end", COLOURS[0]),
-    "above": ("stays above 2/η", COLOURS[4]),
-    "diverges": ("diverges, or loss ten times its start", "#fbe3e4"),
-}
 FALL = 0.95
 """A loss falls on if its mean, late after the crossing, is below this part of that early after."""
 
@@ -78,7 +84,7 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     net = hs.SelfAttention(weights[:, 0], q, k)
     t: Any = hs.gradient_descent(net, x, x[::-1], lr=task["rate"], steps=steps)
     relative = t.sharpness * task["rate"] / 2
-    record: Record = {"outcomes": _outcomes(relative, t.loss)}
+    record: Record = {"outcomes": endings(relative, t.loss)}
     if not task["close"]:
         return record
     crossing = np.where((relative > 1).any(axis=0), np.argmax(relative > 1, axis=0), steps)
@@ -86,12 +92,15 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     return record | {
         "crossing": crossing,
         "start": relative[0],
-        "monotone": [_rising(relative[:, i], c) for i, c in enumerate(crossing)],
-        "gains": _gains(t, crossing, x),
-        "opposite": [_correlation(relative[c:, i], t.trace[c:, i]) for i, c in enumerate(crossing)],
-        "fall": [_late_over_early(t.loss[c:, i]) for i, c in enumerate(crossing)],
-        "swing": [_late_over_early(_swing(relative[c:, i])) for i, c in enumerate(crossing)],
-        "cycle": [_period_two(relative[:, i]) for i in range(seeds)],
+        "rises": _rises(t, relative, crossing, x),
+        "opposite": [
+            step_correlation(relative[c:, i], t.trace[c:, i]) for i, c in enumerate(crossing)
+        ],
+        "fall": [late_over_early(t.loss[c:, i]) for i, c in enumerate(crossing)],
+        "swing": [
+            late_over_early(np.abs(np.diff(relative[c:, i]))) for i, c in enumerate(crossing)
+        ],
+        "cycle": [has_period_two(relative[:, i]) for i in range(seeds)],
         "all_sharpness": relative.T[: min(seeds, 50)],
         "shown": {
             "loss": t.loss[:, first],
@@ -105,66 +114,32 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     }
 
 
-def _outcomes(relative: Any, loss: Any) -> list[str]:
-    """Tell from the last quarter how sharpness over 2/η ends."""
-    tail = relative[-(len(relative) // 4) :]
-    finite = np.isfinite(loss).all(axis=0) & np.isfinite(relative).all(axis=0)
-    # Divergence may be too slow to overflow within the steps taken.
-    finite &= loss[-(len(loss) // 4) :].mean(axis=0) < 10 * loss[0]
-    high, low = tail.max(axis=0) > 1, tail.min(axis=0) < 1
-    ever = (relative > 1).any(axis=0)
-    choices = [~finite, high & low, high, ever]
-    endings: list[str] = np.select(
-        choices, ["diverges", "edge", "above", "returns"], "below"
-    ).tolist()
-    return endings
+def _rises(t: Any, relative: Any, crossing: Any, x: Any) -> Record:
+    """Compare the crossing with the start, and count the steps between them that go up.
 
-
-def _rising(values: Any, end: int) -> float:
-    """Return the share of steps up to the crossing at which values grow."""
-    return float(np.mean(np.diff(values[: end + 1]) > 0)) if end else float("nan")
-
-
-def _correlation(a: Any, b: Any) -> float:
-    """Return the correlation of steps."""
-    steps = np.diff(a), np.diff(b)
-    if len(steps[0]) < 2 or not all(np.isfinite(s).all() and np.ptp(s) > 0 for s in steps):
-        return float("nan")
-    return float(np.corrcoef(*steps)[0, 1])
-
-
-def _late_over_early(values: Any) -> float:
-    """Return the mean of the last quarter over that of the first."""
-    quarter = len(values) // 4
-    if quarter < 2 or not np.isfinite(values).all():
-        return float("nan")
-    return float(np.mean(values[-quarter:]) / np.mean(values[:quarter]))
-
-
-def _swing(values: Any) -> Any:
-    return np.abs(np.diff(values))
-
-
-def _period_two(values: Any) -> bool:
-    """Tell whether every second value of the last tenth is the same to 1e-6."""
-    tail = values[-(len(values) // 10) :]
-    return bool(np.all(np.abs(tail[2:] - tail[:-2]) < 1e-6) and np.ptp(tail) > 1e-6)
-
-
-def _gains(t: Any, crossing: Any, x: Any) -> dict[str, Any]:
-    """Return trace and norms at the crossing over those at the start, for every network."""
-    kept = {"trace": t.trace, "value": np.abs(t.value), "query": t.query_norm, "key": t.key_norm}
-    networks = np.arange(len(crossing))
-    gains = {name: values[crossing, networks] / values[0] for name, values in kept.items()}
-    first = t[0].statistics(x, x[::-1])
-    for name in ("m1", "m2", "m3"):
-        before = np.linalg.norm(getattr(first, name)[:, 0], axis=-1)
-        gains[name] = np.full(len(crossing), np.nan)
-        for step in np.unique(crossing):
-            own = crossing == step
-            after = getattr(t[int(step)].statistics(x, x[::-1]), name)[own, 0]
-            gains[name][own] = np.linalg.norm(after, axis=-1) / before[own]
-    return gains
+    For each quantity and network: how many times as large it is at the crossing, and at which share
+    of the steps up to it it grows.
+    """
+    last = int(crossing[crossing < len(relative) - 1].max(initial=0))
+    numbers = [t[step].statistics(x, x[::-1]) for step in range(last + 1)]
+    curves = {
+        "sharpness": relative,
+        "trace": t.trace,
+        "value": np.abs(t.value),
+        "query": t.query_norm,
+        "key": t.key_norm,
+    } | {
+        name: np.linalg.norm([getattr(n, name)[:, 0] for n in numbers], axis=-1)
+        for name in ("m1", "m2", "m3")
+    }
+    ends = np.minimum(crossing, last)
+    return {
+        name: {
+            "gain": values[ends, np.arange(len(ends))] / values[0],
+            "rising": [share_rising(values[:, i], end) for i, end in enumerate(ends)],
+        }
+        for name, values in curves.items()
+    }
 
 
 def _along(t: Any, network: int, x: Any) -> dict[str, list[float]]:
@@ -179,99 +154,22 @@ def _along(t: Any, network: int, x: Any) -> dict[str, list[float]]:
     return kept
 
 
-def draw_one(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Draw the paper's six panels for one network."""
-    shown = _close(records)["shown"]
-    figure.set_size_inches(11, 8.4)
-    axes = figure.subplots(3, 2, sharex=True)
-    end = min(settings.steps, 120)
-    for ax, names, label in (
-        (axes[0, 0], ("loss",), "loss"),
-        (axes[0, 1], ("residual",), "norm of the residual"),
-        (axes[1, 0], ("sharpness",), "sharpness"),
-        (axes[1, 1], ("m1", "m2", "m3"), "norms of attention moments"),
-        (axes[2, 0], ("trace",), "trace"),
-        (axes[2, 1], ("value", "query", "key"), "norms of the weights"),
-    ):
-        for i, name in enumerate(names):
-            ax.plot(shown[name][: end + 1], color=COLOURS[i], label=name, linewidth=1.2)
-        ax.set_ylabel(label)
-        ax.margins(x=0)
-        if len(names) > 1:
-            ax.legend(frameon=False)
-    threshold = 2 / settings.rate
-    axes[1, 0].axhline(threshold, color="black", linestyle="--", linewidth=1, label="2/η")
-    axes[1, 0].legend(frameon=False)
-    axes[0, 0].set_yscale("log")
-    for ax in axes[2]:
-        ax.set_xlabel("step")
-    figure.suptitle(
-        f"x = ({settings.first:g}, {settings.second:g}), η = {settings.rate:g}, "
-        f"d_K = {settings.keys}",
-        fontsize=11,
-    )
-
-
-def draw_many(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Draw many networks at once, and how training ends by rate and by tokens."""
-    figure.set_size_inches(15, 4.6)
-    left, middle, right = figure.subplots(1, 3)
-    end = min(settings.steps, 60)
-    for curve in _close(records)["all_sharpness"]:
-        left.plot(curve[: end + 1], color=COLOURS[0], alpha=0.25, linewidth=0.8)
-    left.axhline(1, color="black", linestyle="--", linewidth=1)
-    left.set_xlabel("step")
-    left.set_ylabel("sharpness over 2/η")
-    left.set_title(f"up to 50 networks, η = {settings.rate:g}", fontsize=11)
-    left.margins(x=0)
-    base = np.zeros(len(settings.rates))
-    rows = [r for r in records if _is_close_pair(settings, r)]
-    for name, (label, colour) in OUTCOMES.items():
-        share = np.asarray([_share(r, name) for r in rows])
-        places = np.arange(len(rows))
-        middle.bar(places, share, bottom=base, color=colour, label=label, width=0.9)
-        base = base + share
-    middle.set_xticks(np.arange(len(rows)), [f"{r['rate']:g}" for r in rows])
-    middle.set_xlabel("learning rate η")
-    middle.set_ylabel(f"share of {settings.seeds} networks")
-    middle.set_title(f"how they end, x = ({settings.first:g}, {settings.second:g})", fontsize=11)
-    _draw_map(right, settings, records)
-    handles, labels = middle.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-
-
-def _draw_map(ax: Any, settings: Settings, records: list[Record]) -> None:
-    """Mark every pair of tokens with its most frequent outcome."""
-    at_rate = [r for r in records if r["rate"] == settings.rate]
-    for name, (_, colour) in OUTCOMES.items():
-        own = [r for r in at_rate if _most_frequent(r) == name]
-        size = 4500 / settings.grid**1.5
-        ax.scatter([r["first"] for r in own], [r["second"] for r in own], color=colour, s=size,
-                   marker="s", edgecolors=GREY, linewidths=0.3)  # fmt: skip
-    ax.plot(settings.first, settings.second, "*", color="black", markersize=10)
-    ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
-    ax.set_xlabel("first token")
-    ax.set_ylabel("second token")
-    ax.set_title(
-        f"most frequent end, η = {settings.rate:g} (star: the panels' tokens)", fontsize=11
-    )
-
-
 def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     """Say how typical each part of the paper's picture is."""
-    row = _close(records)
+    row = close_record(records)
     crossed = np.asarray(row["crossing"]) < settings.steps
     edge = np.asarray([outcome == "edge" for outcome in row["outcomes"]])
     count = len(edge)
-    starts, rises = np.asarray(row["start"]), np.asarray(row["monotone"], dtype=float)
+    starts = np.asarray(row["start"])
+    rises = np.asarray(row["rises"]["sharpness"]["rising"], dtype=float)[crossed]
     sharpens = crossed & (starts < 1)
     fall, swing = (np.asarray(row[name], dtype=float)[edge] for name in ("fall", "swing"))
     opposite = np.asarray(row["opposite"], dtype=float)[edge]
     cycle = np.asarray(row["cycle"])[edge]
     others = [r for r in records if r["rate"] == settings.rate and r is not row]
-    around = [r for r in records if _is_close_pair(settings, r)]
-    at_edge = [r["rate"] for r in around if _share(r, "edge") > 0.5]
-    there = sum(_share(r, "edge") > 0.5 for r in others)
+    around = [r for r in records if is_close_pair(settings, r)]
+    at_edge = [r["rate"] for r in around if share_of(r, "edge") > 0.5]
+    there = sum(share_of(r, "edge") > 0.5 for r in others)
     decided = None if not edge.any() else bool(np.median(opposite) < -0.9)
     return [
         Finding(
@@ -280,7 +178,8 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
             bool(np.mean(sharpens) > 0.9),
             f"from {np.median(starts):.2f} of it past it in {np.mean(sharpens):.0%} of {count} "
             f"networks, after {np.median(np.asarray(row['crossing'])):.0f} steps in the median, "
-            f"growing at {np.nanmean(rises[crossed]) if crossed.any() else 0:.0%} of them",
+            f"growing at {np.mean(rises) if crossed.any() else 0:.0%} of them, and at every one in "
+            f"{np.mean(rises == 1) if crossed.any() else 0:.0%} of the networks",
         ),
         _growing(row, crossed, ("trace",), "while the sharpness rises, so does the trace"),
         _growing(row, crossed, ("value", "query", "key"),
@@ -335,35 +234,23 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
 
 def _growing(row: Record, crossed: Any, names: tuple[str, ...], claim: str) -> Finding:
     """Compare the crossing with the start, in the networks that cross."""
-    gains = {name: np.asarray(row["gains"][name], dtype=float)[crossed] for name in names}
-    shares = {name: np.mean(gain > 1) for name, gain in gains.items()} if crossed.any() else {}
-    told = [
-        f"{name} in {share:.0%} of {crossed.sum()} networks, by {np.median(gains[name]):.2f} in "
-        "the median"
-        for name, share in shares.items()
-    ]
+    shares, told = {}, []
+    for name in names if crossed.any() else ():
+        gain, rising = (
+            np.asarray(row["rises"][name][key], dtype=float)[crossed] for key in ("gain", "rising")
+        )
+        shares[name] = np.mean(gain > 1)
+        told.append(
+            f"{name} in {shares[name]:.0%} of {crossed.sum()} networks, by {np.median(gain):.2f} "
+            f"in the median, growing at every step up to it in {np.mean(rising == 1):.0%}"
+        )
     return Finding(
         claim,
         "000 App D.5, Fig 27",
         min(shares.values()) > 0.9 if shares else None,
-        "larger at the crossing: " + ("; ".join(told) or "no network crosses"),
+        "larger at the crossing than at the start, which decides: "
+        + ("; ".join(told) or "no network crosses"),
     )
-
-
-def _close(records: list[Record]) -> Record:
-    return next(record for record in records if record["close"])
-
-
-def _is_close_pair(settings: Settings, record: Record) -> bool:
-    return (record["first"], record["second"]) == (settings.first, settings.second)
-
-
-def _share(record: Record, name: str) -> float:
-    return float(np.mean([outcome == name for outcome in record["outcomes"]]))
-
-
-def _most_frequent(record: Record) -> str:
-    return max(OUTCOMES, key=record["outcomes"].count)
 
 
 EXPERIMENT = Experiment(
@@ -380,5 +267,5 @@ EXPERIMENT = Experiment(
     run=run,
     draw={"one-network": draw_one, "many-networks": draw_many},
     findings=findings,
-    minutes={"quick": 0.3, "paper": 15},
+    minutes={"quick": 0.2, "paper": 7},
 )

@@ -12,6 +12,7 @@ import numpy as np
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
 from hessence.experiments.attention_by_definition import attention_loss, curvature_along, split
+from hessence.experiments.signed_scale import signed_scale
 from hessence.plotting import COLOURS, GREY
 
 SWEEPS = {
@@ -128,8 +129,8 @@ def draw(settings: Settings, records: list[Record], figure: Any) -> None:
         upper.plot(sizes, outliers, color=COLOURS[1], label=["outlier", None, None])
         upper.plot(sizes, bulk, "--", color=COLOURS[0], label=f"bulk, {settings.keys - 1} times")
         upper.plot(sizes, -bulk, "--", color=COLOURS[0])
-        upper.set_yscale("symlog", linthresh=_threshold(bulk))
         upper.axhline(0, color=GREY, linestyle=":", linewidth=1)
+        signed_scale(upper, _threshold(bulk))
         for values, colour, label in (
             (_sharpness(rows), COLOURS[1], "sharpness"),
             (_bulk(rows), COLOURS[0], "bulk"),
@@ -301,6 +302,6 @@ EXPERIMENT = Experiment(
     run=run,
     draw=draw,
     findings=findings,
-    minutes={"quick": 0.2, "paper": 4},
+    minutes={"quick": 0.1, "paper": 2},
     common=("sweep",),
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,18 +18,13 @@ from hessence.experiments.correlations import (
     norm_lines,
     written,
 )
-from hessence.experiments.network_stacks import (
-    Parametrisation,
-    Schedule,
-    Stack,
-    Teacher,
-    alignments,
-    draw_data,
-    draw_stack,
-    sharpness,
-    squared_norms,
-    trace,
-    train,
+from hessence.experiments.network_stacks import Stack, alignments, sharpness, trace
+from hessence.experiments.stack_studies import (
+    TwoLayerSettings,
+    layer_norms,
+    size_tasks,
+    teacher_told,
+    trained_stack,
 )
 from hessence.plotting import COLOURS
 
@@ -45,66 +38,30 @@ DRIVERS = {
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Two-layer linear networks with as many inputs as outputs, and a random teacher with noise.
+class Settings(TwoLayerSettings):
+    """Two-layer linear networks."""
 
-    Training starts at the rate `rate`; maximal updates start at `wide_rate` from the size
-    `wide_from` on. It is that of :class:`hessence.experiments.network_stacks.Schedule`.
-    """
-
-    width: int = 30
-    sizes: tuple[int, ...] = (1, 2, 3, 5, 8, 12, 20, 30)
-    parametrisations: tuple[Parametrisation, ...] = ("standard", "ntk", "mup")
     networks: int = 80
-    samples: int = 1024
-    noise: float = 0.01
-    teacher: Teacher = "scaled"
-    rate: float = 1e-2
-    wide_rate: float = 1.0
-    wide_from: int = 10
-    smallest_rate: float = 1e-5
-    batch: int = 128
-    epochs: int = 1000
-
-    def __post_init__(self) -> None:
-        if self.networks < 3 or min(self.sizes) < 1:
-            raise ValueError("networks must be at least 3 and sizes at least 1")
-
-
-def tasks(settings: Settings) -> Iterator[Task]:
-    """All networks of one parametrisation and size at a time."""
-    for kind, size in product(settings.parametrisations, settings.sizes):
-        yield {"parametrisation": kind, "size": size}
 
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     """Measure a stack of networks, train it, and measure it again."""
     kind, size = task["parametrisation"], task["size"]
-    x, y = draw_data("linear", size, settings.samples, settings.noise, settings.teacher, rng)
-    stack = draw_stack(kind, (size, settings.width, size), settings.networks, rng)
-    wide = kind == "mup" and size >= settings.wide_from
-    schedule = Schedule(
-        settings.wide_rate if wide else settings.rate,
-        settings.smallest_rate,
-        settings.batch,
-        epochs=settings.epochs,
-    )
-    trained, losses = train(stack, x, y, "linear", schedule, rng)
-    floor = 0.5 * float(np.sum((y - x @ np.linalg.lstsq(x, y, rcond=None)[0]) ** 2)) / len(x)
+    dims, rate = (size, settings.width, size), settings.first_rate(kind, size)
+    t = trained_stack(settings, "linear", kind, dims, rate, rng)
+    least = t.y - t.x @ np.linalg.lstsq(t.x, t.y, rcond=None)[0]
     return {
-        "initial": measured(stack, x, y),
-        "trained": measured(trained, x, y),
-        "excess": losses / floor - 1,
+        "initial": measured(t.before, t.x, t.y),
+        "trained": measured(t.after, t.x, t.y),
+        "excess": t.losses / (0.5 * float(np.sum(least**2)) / len(t.x)) - 1,
     }
 
 
 def measured(stack: Stack, x: Any, y: Any) -> Record:
     """Return sharpness, trace, squared norms and alignments of every network."""
     found = {"sharpness": sharpness(stack, x, y, "linear"), "trace": trace(stack, x, y)}
-    first, second = stack.weights
-    for name, matrix in zip(LAYERS, stack.weights, strict=True):
-        found |= {f"{name} {norm}": v for norm, v in squared_norms(matrix).items()}
-    found |= {f"alignment {norm}": v for norm, v in alignments(first, second).items()}
+    found |= layer_norms(stack)
+    found |= {f"alignment {norm}": v for norm, v in alignments(*stack.weights).items()}
     # The Hessian of f = c₂W₂ c₁W₁ x carries (c₁c₂)².
     scale = float(np.prod(stack.multipliers)) ** 2
     both = [scale * found[f"{name} spectral"] for name in LAYERS]
@@ -139,7 +96,7 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
             found += _on_norms(kind, wide)
             found += _on_trace(kind, wide)
         found += _on_layers(settings, kind, own)
-    return [*found, _on_the_sum(records), _on_training(records)]
+    return [*found, _on_the_sum(records), _on_training(settings, records)]
 
 
 def _on_norms(kind: str, rows: list[Record]) -> list[Finding]:
@@ -261,7 +218,7 @@ def _on_the_sum(records: list[Record]) -> Finding:
     )
 
 
-def _on_training(records: list[Record]) -> Finding:
+def _on_training(settings: Settings, records: list[Record]) -> Finding:
     excess = np.concatenate([r["excess"] for r in records]).astype(float)
     worst = max(float(np.nanmedian(np.asarray(r["excess"], dtype=float))) for r in records)
     lost = int(np.isnan(excess).sum())
@@ -270,7 +227,8 @@ def _on_training(records: list[Record]) -> Finding:
         "000 App D.1.3",
         worst < 1,
         f"losses end {np.nanmedian(excess):.1%} above the least-squares fit in the median, "
-        f"{worst:.1%} at the hardest size; {lost} of {excess.size} diverged and are left out",
+        f"{worst:.1%} at the hardest size; {lost} of {excess.size} diverged and are left out"
+        f"{teacher_told(settings)}",
     )
 
 
@@ -290,9 +248,9 @@ EXPERIMENT = Experiment(
             epochs=5000,
         ),
     },
-    tasks=tasks,
+    tasks=size_tasks,
     run=run,
     draw={"norms": draw_norms, "alignments": draw_alignments, "traces": draw_traces},
     findings=findings,
-    minutes={"quick": 1, "paper": 200},
+    minutes={"quick": 1.1, "paper": 190},
 )

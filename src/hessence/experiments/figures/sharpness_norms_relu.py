@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -18,80 +17,43 @@ from hessence.experiments.correlations import (
     mean_correlations,
     norm_lines,
 )
-from hessence.experiments.network_stacks import (
-    Parametrisation,
-    Schedule,
-    Stack,
-    Teacher,
-    draw_data,
-    draw_stack,
-    sharpness,
-    squared_norms,
-    train,
-    unexplained,
+from hessence.experiments.network_stacks import Stack, sharpness, unexplained
+from hessence.experiments.stack_studies import (
+    TwoLayerSettings,
+    layer_norms,
+    on_training,
+    size_tasks,
+    trained_stack,
 )
 
 LAYERS = ("W1", "W2")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Two-layer ReLU networks with as many inputs as outputs, and a random teacher with noise.
-
-    The fields are those of ``sharpness-norms``; the teacher is one layer with ReLU.
-    """
+class Settings(TwoLayerSettings):
+    """Two-layer ReLU networks; the teacher is one layer with ReLU."""
 
     width: int = 60
     sizes: tuple[int, ...] = (1, 2, 4, 8)
-    parametrisations: tuple[Parametrisation, ...] = ("standard", "ntk", "mup")
     networks: int = 40
     samples: int = 512
-    noise: float = 0.01
-    teacher: Teacher = "scaled"
-    rate: float = 1e-2
-    wide_rate: float = 1.0
-    wide_from: int = 10
-    smallest_rate: float = 1e-5
-    batch: int = 128
-    epochs: int = 1000
-
-    def __post_init__(self) -> None:
-        if self.networks < 3 or min(self.sizes) < 1:
-            raise ValueError("networks must be at least 3 and sizes at least 1")
-
-
-def tasks(settings: Settings) -> Iterator[Task]:
-    """All networks of one parametrisation and size at a time."""
-    for kind, size in product(settings.parametrisations, settings.sizes):
-        yield {"parametrisation": kind, "size": size}
 
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     """Measure a stack of networks, train it, and measure it again."""
     kind, size = task["parametrisation"], task["size"]
-    x, y = draw_data("relu", size, settings.samples, settings.noise, settings.teacher, rng)
-    stack = draw_stack(kind, (size, settings.width, size), settings.networks, rng)
-    wide = kind == "mup" and size >= settings.wide_from
-    schedule = Schedule(
-        settings.wide_rate if wide else settings.rate,
-        settings.smallest_rate,
-        settings.batch,
-        epochs=settings.epochs,
-    )
-    trained, losses = train(stack, x, y, "relu", schedule, rng)
+    dims, rate = (size, settings.width, size), settings.first_rate(kind, size)
+    t = trained_stack(settings, "relu", kind, dims, rate, rng)
     return {
-        "initial": measured(stack, x, y),
-        "trained": measured(trained, x, y),
-        "left": unexplained(losses, y, settings.noise),
+        "initial": measured(t.before, t.x, t.y),
+        "trained": measured(t.after, t.x, t.y),
+        "left": unexplained(t.losses, t.y, settings.noise),
     }
 
 
 def measured(stack: Stack, x: Any, y: Any) -> Record:
     """Return sharpness and squared norms of every network."""
-    found = {"sharpness": sharpness(stack, x, y, "relu")}
-    for name, matrix in zip(LAYERS, stack.weights, strict=True):
-        found |= {f"{name} {norm}": v for norm, v in squared_norms(matrix).items()}
-    return found
+    return {"sharpness": sharpness(stack, x, y, "relu"), **layer_norms(stack)}
 
 
 def draw(settings: Settings, records: list[Record], figure: Any) -> None:
@@ -126,18 +88,7 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
                 f"mean over D > 1: {first:.2f}",
             ),
         ]
-    share = np.concatenate([r["left"] for r in records]).astype(float)
-    hardest = max(float(np.nanmedian(np.asarray(r["left"], dtype=float))) for r in records)
-    found.append(
-        Finding(
-            "training brings the loss close to zero",
-            "000 App D.1.3",
-            hardest < 0.1,
-            f"{np.nanmedian(share):.1%} of the loss above the noise is left in the median, "
-            f"{hardest:.1%} at the hardest size; {int(np.isnan(share).sum())} of {share.size} "
-            "networks diverged and are left out",
-        )
-    )
+    found.append(on_training(settings, records, "000 App D.1.3"))
     return found
 
 
@@ -158,9 +109,9 @@ EXPERIMENT = Experiment(
             epochs=2000,
         ),
     },
-    tasks=tasks,
+    tasks=size_tasks,
     run=run,
     draw=draw,
     findings=findings,
-    minutes={"quick": 1, "paper": 240},
+    minutes={"quick": 0.8, "paper": 430},
 )

@@ -11,6 +11,7 @@ import numpy as np
 
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
+from hessence.experiments.signed_scale import signed_scale
 from hessence.plotting import COLOURS, GREY, PHASES
 
 APPROACHES = {
@@ -160,7 +161,8 @@ def draw_pairs(settings: Settings, records: list[Record], figure: Any) -> None:
             own = row["approach"][row["shown"]]
             ax.set_title(
                 f"{'linear' if network == 'linear' else 'ReLU, + cell'}: rate {rate:g}, momentum "
-                f"{momentum:g}\nends {APPROACHES[own][0]}, as {ends.count(own) / len(ends):.0%} do",
+                f"{momentum:g}\none of the {ends.count(own) / len(ends):.0%} that end "
+                f"{APPROACHES[own][0]}",
                 fontsize=10,
             )
     axes[0, 0].legend(frameon=False)
@@ -188,7 +190,7 @@ def _draw_pair(ax: Any, row: Record) -> None:
     for sign in (1, -1):
         ax.plot(sign * bulk, color=GREY, linewidth=0.8, label="bulk" if sign == 1 else None)
     ax.axhline(0, color="black", linestyle=":", linewidth=1)
-    ax.set_yscale("symlog", linthresh=0.02)
+    signed_scale(ax, 0.02)
     ax.margins(x=0)
 
 
@@ -321,6 +323,6 @@ EXPERIMENT = Experiment(
     run=run,
     draw={"pairs": draw_pairs, "rates": draw_rates},
     findings=findings,
-    minutes={"quick": 0.3, "paper": 6},
+    minutes={"quick": 0.2, "paper": 4},
     common=("rate", "momentum"),
 )

@@ -1,0 +1,67 @@
+"""Text as whole numbers, for language models.
+
+``stdlib`` is the source code of Python's standard library: text of some megabytes that is there
+wherever this library runs, though it differs a little between versions of Python. A path stands
+for any other file. Both are read byte by byte, so that there are 256 tokens. ``openwebtext`` is
+GPT-2's own kind of data: the file ``train.bin`` that nanoGPT's ``data/openwebtext/prepare.py``
+writes, tokens of GPT-2's vocabulary of 50 257 in 16 bits each.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hessence.experiments.datasets import MissingDataError, openwebtext_file
+
+STDLIB, OPENWEBTEXT = "stdlib", "openwebtext"
+GPT2_VOCABULARY = 50_257
+
+
+def text_data(text: str) -> tuple[str, ...]:
+    """Return the data sets that must be there for this text, for ``Experiment(data=...)``."""
+    return (OPENWEBTEXT,) if text == OPENWEBTEXT else ()
+
+
+def require_text(text: str, least: int) -> None:
+    """Raise ValueError unless `text` is known or a file of at least so many bytes."""
+    if text in (STDLIB, OPENWEBTEXT):
+        return
+    if not os.path.isfile(text):
+        raise ValueError(
+            f"text must be {STDLIB}, {OPENWEBTEXT} or the path of a file, and there is no file "
+            f"{text!r}"
+        )
+    size = os.path.getsize(text)
+    if size < least:
+        raise ValueError(f"text must hold at least {least} bytes, and {text!r} holds {size}")
+
+
+def load_tokens(text: str) -> Any:
+    """Return all tokens of a text as an array of whole numbers."""
+    if text == OPENWEBTEXT:
+        return np.memmap(openwebtext_file(), dtype="<u2", mode="r")
+    content = _standard_library() if text == STDLIB else Path(text).read_bytes()
+    return np.frombuffer(content, np.uint8)
+
+
+def windows(tokens: Any, count: int, length: int, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Draw stretches of a text: tokens (count, length), and for each the token after it."""
+    starts = rng.integers(len(tokens) - length, size=count)
+    drawn = np.stack([tokens[start : start + length + 1] for start in starts]).astype(np.int64)
+    return drawn[:, :-1], drawn[:, 1:]
+
+
+def _standard_library() -> bytes:
+    """Return the modules at the top of the standard library, in the order of their names."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    modules = sorted(folder.glob("*.py"), key=lambda path: path.name)
+    if not modules:
+        raise MissingDataError(
+            f"{folder} holds no source code of the standard library; give a file with --set text."
+        )
+    return b"".join(path.read_bytes() for path in modules)
