@@ -173,8 +173,8 @@ CLAIMS = (
     ),
     Claim(
         "000-pair-two-linear", "000 §4.1, Fig 3b",
-        "with standard weights and data, two linear layers have a pair within a mean eigenvalue "
-        "of tr/D",
+        "with standard weights and data, two linear layers with three inputs or more have a pair "
+        "within a mean eigenvalue of tr/D",
         _two_linear,
     ),
     Claim(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from hessence.experiments.correlations import (
     norm_lines,
     written,
 )
-from hessence.experiments.network_stacks import Stack, alignments, sharpness, trace
+from hessence.experiments.network_stacks import Stack, Teacher, alignments, sharpness, trace
 from hessence.experiments.stack_studies import (
     TwoLayerSettings,
     layer_norms,
@@ -39,16 +41,34 @@ DRIVERS = {
 
 @dataclass(frozen=True)
 class Settings(TwoLayerSettings):
-    """Two-layer linear networks."""
+    """Two-layer linear networks.
+
+    The pictures are those of `teacher`. Findings are compared with those of `other_teacher`: the
+    paper does not tell its scale, and a verdict that depends on it is none.
+    """
 
     networks: int = 80
+    other_teacher: Teacher | None = "normal"
+
+    @property
+    def teachers(self) -> list[Teacher]:
+        """Both teachers, or the one there is."""
+        both = (self.teacher, self.other_teacher)
+        return list(dict.fromkeys(teacher for teacher in both if teacher is not None))
+
+
+def tasks(settings: Settings) -> Iterator[Task]:
+    """All networks of one parametrisation and size, and one scale of the teacher, at a time."""
+    for teacher, task in product(settings.teachers, size_tasks(settings)):
+        yield {**task, "teacher": teacher}
 
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     """Measure a stack of networks, train it, and measure it again."""
     kind, size = task["parametrisation"], task["size"]
     dims, rate = (size, settings.width, size), settings.first_rate(kind, size)
-    t = trained_stack(settings, "linear", kind, dims, rate, rng)
+    taught = replace(settings, teacher=task["teacher"])
+    t = trained_stack(taught, "linear", kind, dims, rate, rng)
     least = t.y - t.x @ np.linalg.lstsq(t.x, t.y, rcond=None)[0]
     return {
         "initial": measured(t.before, t.x, t.y),
@@ -71,22 +91,50 @@ def measured(stack: Stack, x: Any, y: Any) -> Record:
 def draw_norms(settings: Settings, records: list[Record], figure: Any) -> None:
     """Draw how the sharpness correlates with squared norms, and the sum of the spectral ones."""
     lines = [*norm_lines(LAYERS), ("sum", "W1 + W2, spectral", COLOURS[4], ":")]
-    draw_by_size(records, settings.parametrisations, figure, "sharpness", lines)
+    draw_by_size(
+        _taught(records, settings.teacher), settings.parametrisations, figure, "sharpness", lines
+    )
 
 
 def draw_alignments(settings: Settings, records: list[Record], figure: Any) -> None:
     """Draw how the sharpness correlates with the alignments of the two matrices."""
     lines = [(f"alignment {norm}", written(norm), COLOURS[i], "-") for i, norm in enumerate(NORMS)]
-    draw_by_size(records, settings.parametrisations, figure, "sharpness", lines)
+    draw_by_size(
+        _taught(records, settings.teacher), settings.parametrisations, figure, "sharpness", lines
+    )
 
 
 def draw_traces(settings: Settings, records: list[Record], figure: Any) -> None:
     """Draw how the trace correlates with squared norms."""
-    draw_by_size(records, settings.parametrisations, figure, "trace", norm_lines(LAYERS))
+    own = _taught(records, settings.teacher)
+    draw_by_size(own, settings.parametrisations, figure, "trace", norm_lines(LAYERS))
 
 
 def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     """Compare with §4.2, and Appendices D.3.3 and D.4."""
+    first, *others = (
+        _findings(replace(settings, teacher=teacher), _taught(records, teacher))
+        for teacher in settings.teachers
+    )
+    return [_agreed(finding, *rest) for finding, *rest in zip(first, *others, strict=True)]
+
+
+def _taught(records: list[Record], teacher: str) -> list[Record]:
+    return [record for record in records if record["teacher"] == teacher]
+
+
+def _agreed(finding: Finding, other: Finding | None = None) -> Finding:
+    """Keep a verdict that the other teacher gives too; tell both."""
+    if other is None:
+        return finding
+    same = other.holds == finding.holds
+    told = f"{finding.evidence}. With the other teacher {'the same' if same else 'otherwise'}"
+    return replace(
+        finding, holds=finding.holds if same else None, evidence=f"{told}: {other.evidence}"
+    )
+
+
+def _findings(settings: Settings, records: list[Record]) -> list[Finding]:
     found = []
     for kind in settings.parametrisations:
         own = [r for r in records if r["parametrisation"] == kind]
@@ -248,9 +296,10 @@ EXPERIMENT = Experiment(
             epochs=5000,
         ),
     },
-    tasks=size_tasks,
+    tasks=tasks,
     run=run,
     draw={"norms": draw_norms, "alignments": draw_alignments, "traces": draw_traces},
     findings=findings,
-    minutes={"quick": 1.1, "paper": 190},
+    minutes={"quick": 2.2, "paper": 380},
+    common=("teacher",),
 )
