@@ -224,7 +224,8 @@ def draw(settings: Settings, records: list[Record], figure: Any) -> None:
     right.axhline(0, color=GREY, linestyle=":", linewidth=1)
     right.set_xlabel("mean attention to the first token, first heads")
     right.set_ylabel(f"eigenvalues of {len(records)} model{'s' * (len(records) != 1)}")
-    right.legend(frameon=False)
+    right.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3,
+                 fontsize=9, columnspacing=1.2)  # fmt: skip
     for ax in (left, right):
         ax.spines[["top", "right"]].set_visible(False)
 

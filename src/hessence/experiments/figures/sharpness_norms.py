@@ -128,7 +128,8 @@ def _agreed(finding: Finding, other: Finding | None = None) -> Finding:
     if other is None:
         return finding
     same = other.holds == finding.holds
-    told = f"{finding.evidence}. With the other teacher {'the same' if same else 'otherwise'}"
+    so = "the same" if same else "otherwise, so that nothing is decided"
+    told = f"{finding.evidence}. With the other teacher {so}"
     return replace(
         finding, holds=finding.holds if same else None, evidence=f"{told}: {other.evidence}"
     )
