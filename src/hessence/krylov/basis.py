@@ -106,12 +106,13 @@ class Basis:
         missing = rows - int(self._vectors.shape[-2])
         if missing <= 0:
             return
-        extra = self._xp.zeros(
-            (*self._batch, missing, self._size),
+        larger = self._xp.empty(
+            (*self._batch, rows, self._size),
             dtype=self._vectors.dtype,
             device=api.device(self._vectors),
         )
-        self._vectors = self._xp.concat([self._vectors, extra], axis=-2)
+        larger[..., : self.total, :] = self._vectors[..., : self.total, :]
+        self._vectors = larger
         self._image = np.pad(self._image, [(0, 0)] * len(self._batch) + [(0, missing)] * 2)
 
     def add(self, columns: Array) -> None:
