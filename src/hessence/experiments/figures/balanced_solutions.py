@@ -257,6 +257,6 @@ EXPERIMENT = Experiment(
     run=run,
     draw=draw,
     findings=findings,
-    minutes={"quick": 0.7, "paper": 25},
+    minutes={"quick": 0.5, "paper": 25},
     data=lambda settings: settings.data,
 )  # fmt: skip

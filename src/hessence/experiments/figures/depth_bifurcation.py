@@ -364,6 +364,6 @@ EXPERIMENT = Experiment(
     run=run,
     draw={"linear": draw_linear, "activated": draw_activated},
     findings=findings,
-    minutes={"quick": 1.1, "paper": 90},
+    minutes={"quick": 0.8, "paper": 90},
     packages=("torch",),
 )  # fmt: skip

@@ -160,6 +160,6 @@ EXPERIMENT = Experiment(
     run=run,
     draw=draw,
     findings=findings,
-    minutes={"quick": 0.8, "paper": 45},
+    minutes={"quick": 0.6, "paper": 45},
     data=lambda settings: settings.data,
 )

@@ -323,6 +323,6 @@ EXPERIMENT = Experiment(
     run=run,
     draw={"pairs": draw_pairs, "rates": draw_rates},
     findings=findings,
-    minutes={"quick": 0.2, "paper": 4},
+    minutes={"quick": 0.2, "paper": 3},
     common=("rate", "momentum"),
 )
