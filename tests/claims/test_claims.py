@@ -284,7 +284,12 @@ def test_a_gap_decides(gap):
     assert judge([0.0, gap], "", "a", [False, False]).word == "fails"
 
 
-def test_every_claim_says_a_sentence_of_its_own():
+def test_what_is_no_number_is_shown():
+    assert "largest gap nan in 2 cases, 1 of them too large" in judge([0.0, np.nan], "").evidence
+    assert judge([0.0, np.nan], "", "a", [True, False]).evidence.endswith("nan elsewhere")
+
+
+def test_every_claim_names_its_paper_and_has_no_full_stop():
     for claim in all_claims().values():
         assert claim.where.startswith(("000", "001", "002", "003", "004"))
         assert claim.says[-1] != "."

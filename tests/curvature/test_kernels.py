@@ -51,18 +51,25 @@ def weighted_entropy(z):
 OPERATIONS = {
     "log softmax": (lambda z: F.log_softmax(z, dim=-1), [(4, 6)]),
     "log softmax of columns": (lambda z: z.log_softmax(0), [(4, 6)]),
+    "log softmax by name": (lambda z: torch.log_softmax(input=z, dim=-1), [(4, 6)]),
     "cross-entropy": (entropy, [(2, 4, 3)]),
     "weighted cross-entropy": (weighted_entropy, [(2, 4, 3)]),
     "cross-entropies": (lambda z: F.cross_entropy(z, LABELS[0], reduction="none"), [(3, 4)]),
     "cross-entropy of one": (lambda z: F.cross_entropy(z, torch.tensor(2)), [(4,)]),
     "gelu": (F.gelu, [(5, 7)]),
+    "gelu by name": (lambda z: F.gelu(input=z), [(5, 7)]),
     "tanh gelu": (lambda z: F.gelu(z, approximate="tanh"), [(5, 7)]),
     "silu": (F.silu, [(5, 7)]),
     "mish": (F.mish, [(5, 7)]),
     "softmax": (lambda z: F.softmax(z, dim=-1), [(4, 6)]),
     "softmax of columns": (lambda z: z.softmax(0), [(4, 6)]),
+    "softmax by name": (lambda z: torch.softmax(input=z, dim=-1), [(4, 6)]),
     "softmax of a cube": (lambda z: torch.softmax(z, dim=1), [(2, 4, 3)]),
     "layer norm": (lambda x: F.layer_norm(x, (6,)), [(3, 4, 6)]),
+    "layer norm by name": (
+        lambda x: torch.layer_norm(input=x, normalized_shape=(6,), cudnn_enable=False),
+        [(3, 6)],
+    ),
     "scaled layer norm": (lambda x, w: F.layer_norm(x, (6,), w), [(3, 6), (6,)]),
     "affine layer norm": (lambda x, w, b: F.layer_norm(x, (6,), w, b), [(3, 6), (6,), (6,)]),
     "rough layer norm": (
@@ -125,6 +132,38 @@ def test_many_vectors_at_once_are_the_same_as_one_by_one(name):
         *_, alone = product(operation, inputs, weights, row, written_out=True)
         for mine, other in zip(together, alone, strict=True):
             torch.testing.assert_close(mine[r], other, rtol=1e-12, atol=1e-12)
+
+
+def test_a_shift_without_a_scale():
+    """PyTorch's own layer norm has no second derivative there."""
+    x, b = numbers(3, 6), numbers(6, seed=1)
+    directions = [numbers(3, 6, seed=10), numbers(6, seed=11)]
+    weights = numbers(3, 6, seed=20)
+    ours = product(
+        lambda x, b: F.layer_norm(x, (6,), None, b), [x, b], weights, directions, written_out=True
+    )
+    theirs = product(
+        lambda x, b: F.layer_norm(x, (6,)) + b, [x, b], weights, directions, written_out=False
+    )
+    for mine, other in zip([ours[0], *ours[1], *ours[2]], [theirs[0], *theirs[1], *theirs[2]],
+                           strict=True):  # fmt: skip
+        torch.testing.assert_close(mine, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"reduction": "most"}, "not a valid value for reduction"),
+        ({"weight": torch.ones(9, dtype=torch.float64)}, "for all 4 classes"),
+    ],
+)
+def test_what_pytorch_refuses_is_refused(options, sentence):
+    logits = numbers(3, 4).requires_grad_()
+    with (
+        ExactKernels(nn.Identity()).used(),
+        pytest.raises((ValueError, RuntimeError), match=sentence),
+    ):
+        F.cross_entropy(logits, torch.tensor([0, 1, 2]), **options)
 
 
 WRITTEN_OUT = {f"_{name}Backward" for name in ("Activation", "LayerNorm", "LogSoftmax", "Softmax")}

@@ -100,6 +100,8 @@ def test_what_needs_a_gpu_is_told():
         ("gauss-newton-gap", "text=openwebtext", "vocabulary must be at least 50257"),
         ("language-model-sinks", "checkpoint=stories15M", "checkpoint must be the name of a file"),
         ("language-model-sinks", "attention=1", "attention must lie between 0 and 1"),
+        ("language-model-sinks", "lr=nan", "lr must be positive"),
+        ("gauss-newton-gap", "lr=nan", "lr positive"),
     ],
 )
 def test_one_sentence_tells_what_is_wrong(tmp_path, capsys, name, change, sentence):
@@ -133,6 +135,9 @@ def test_sinks_in_a_checkpoint(tmp_path, capsys, monkeypatch):
     shares = json.loads(record["attention"])
     assert shares[-1] == pytest.approx(0.9, abs=1e-3)
     np.testing.assert_allclose(np.diff(shares, n=2), 0, atol=2e-3)
+    too_little = (*small, "attention=0.01")
+    assert reproduce("language-model-sinks", "paper", tmp_path / "out", *too_little) != 0
+    assert "attention must be above" in capsys.readouterr().err
     too_many = (*small, "sequences=5")
     assert reproduce("language-model-sinks", "paper", tmp_path / "out", *too_many) != 0
     assert "text must hold 5 stories of 9 tokens or more" in capsys.readouterr().err

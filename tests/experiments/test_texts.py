@@ -28,6 +28,8 @@ def test_windows_are_of_the_text_and_targets_one_further(rng):
     np.testing.assert_array_equal(y, x + 1)
     x, _ = windows(tokens, 2000, 8, rng)
     assert {x.min(), x.max()} == {0, 98}
+    with pytest.raises(ValueError, match="text must hold more than 100 tokens"):
+        windows(tokens, 2, 100, rng)
 
 
 def test_files(tmp_path):
@@ -39,6 +41,8 @@ def test_files(tmp_path):
         require_text(str(path), 5)
     with pytest.raises(ValueError, match="text must be stdlib, openwebtext or the path of a file"):
         require_text(str(tmp_path / "none.txt"), 5)
+    with pytest.raises(ValueError, match="text must be stories or the path of a file"):
+        require_text(str(tmp_path), 5, ("stories",))
 
 
 def test_openwebtext_is_nanogpts_file(tmp_path, monkeypatch):
@@ -50,6 +54,10 @@ def test_openwebtext_is_nanogpts_file(tmp_path, monkeypatch):
     np.asarray([0, 50_256, 7], dtype="<u2").tofile(tmp_path / "openwebtext" / "train.bin")
     require_data(text_data("openwebtext"))
     assert load_tokens("openwebtext").tolist() == [0, 50_256, 7]
+    for content in (b"", b"abc"):
+        (tmp_path / "openwebtext" / "train.bin").write_bytes(content)
+        with pytest.raises(MissingDataError, match=f"two bytes each, and holds {len(content)}"):
+            load_tokens("openwebtext")
 
 
 def test_stories(tmp_path):

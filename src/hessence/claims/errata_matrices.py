@@ -112,7 +112,7 @@ CLAIMS = (
     ),
     Claim(
         "E-002-counts", "002 §3 and App B",
-        "at most min(d0, …, dL)² eigenvalues are not zero",
+        "at most min(d0, …, dL)² eigenvalues are not zero, whatever the sizes of the layers",
         _counts,
     ),
     Claim(

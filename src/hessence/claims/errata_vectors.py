@@ -192,7 +192,7 @@ def _cubic_constant() -> Verdict:
 CLAIMS = (
     Claim(
         "E-003-outliers", "003, formula of the outliers",
-        "the target enters the outliers as 4(2⟨w, v⟩ − yx)²",
+        "the target enters the outliers as 4(2⟨w, v⟩ − yx)², whatever the inputs' variance",
         _missing_variance,
     ),
     Claim(

@@ -153,7 +153,8 @@ def _sunk_matrix_outliers() -> Verdict:
 CLAIMS = (
     Claim(
         "000-sink-moments", "000 §3.3",
-        "a sink raises the attention's first moment, and its central moments vanish",
+        "a sink on a massive token raises the attention's first moment, and its central moments "
+        "vanish",
         _sunk_moments,
     ),
     Claim(
@@ -168,7 +169,7 @@ CLAIMS = (
     ),
     Claim(
         "000-sink-sharpness", "000 §3.3, Fig 2c",
-        "a strong sink makes λ_max larger in most networks",
+        "a strong sink makes λ_max larger in most networks, if its token is large enough",
         _sunk_sharpness,
     ),
     Claim(
@@ -183,7 +184,8 @@ CLAIMS = (
     ),
     Claim(
         "000-sink-matrix-outliers", "000 Fig 9",
-        "for tokens of more dimensions too, a strong sink makes λ_max larger in most networks",
+        "for tokens of more dimensions too, a strong sink makes λ_max larger in most networks, "
+        "if its token is large enough",
         _sunk_matrix_outliers,
     ),
 )  # fmt: skip

@@ -25,15 +25,22 @@ from hessence.claims.trained_networks import Activation, Stack, stacked
 
 
 def _shared() -> Verdict:
+    rng = np.random.default_rng(205)
     gaps = []
-    for net, _, values in balanced_draws(205):
-        kept = np.sort(values)[::-1]
-        for low, high in pairwise(net.weights):
+    for sizes in ((4, 2, 3), (2, 3, 4, 4), (3, 3, 3)):
+        weights = [rng.normal(size=(sizes[1], sizes[0]))]
+        for size in sizes[2:]:
+            # W_ℓᵀ = QR has RᵀR = W_ℓW_ℓᵀ, and so has R behind any columns that are orthonormal.
+            root = np.linalg.qr(weights[-1].T)[1]
+            turn = np.linalg.qr(rng.normal(size=(size, size)))[0]
+            weights.append(turn[:, : len(root)] @ root)
+        for low, high in pairwise(weights):
             gaps.append(float(np.max(np.abs(low @ low.T - high.T @ high))))
-        for weight in net.weights:
-            own = np.linalg.svd(weight, compute_uv=False)[: len(kept)]
-            gaps.append(float(np.max(np.abs(own - kept))))
-    return judge(gaps, "singular values of balanced layers by LAPACK")
+            one, two = (np.linalg.svd(each, compute_uv=False) for each in (low, high))
+            longest = max(len(one), len(two))
+            one, two = (np.pad(each, (0, longest - len(each))) for each in (one, two))
+            gaps.append(float(np.max(np.abs(one - two))))
+    return judge(gaps, "singular values by LAPACK of layers that are drawn to be balanced, no more")
 
 
 def alignment(*, printed: bool) -> list[float]:

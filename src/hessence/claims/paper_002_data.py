@@ -114,15 +114,15 @@ def _larger_share() -> Verdict:
 
 def _deeper() -> Verdict:
     gaps, inside, told = [], [], []
-    for counts in ((3, 3), (2, 2, 2), (1,) * 6):
-        tops = [_top(_solution(counts, depth)) for depth in (1, 2, 3)]
+    for counts, scale in (((3, 3), 1.0), ((2, 2, 2), 1.0), ((1,) * 6, 1.0), ((3, 3), 3.0)):
+        tops = [_top(_solution(counts, depth, scale)) for depth in (1, 2, 3)]
         gaps += [low / high - 1 + 1e-6 for low, high in pairwise(tops)]
-        inside += [max(counts) / sum(counts) > 1 / 4] * 2
+        inside += [max(counts) / sum(counts) > 1 / 4 and scale == 1] * 2
         told.append(", ".join(f"{top:.2f}" for top in tops))
     return judge(
         gaps,
         "λ_max of dense Hessians at balanced solutions of depth 1, 2, 3 with largest shares of "
-        f"1/2, 1/3, 1/6: {'; '.join(told)}",
+        f"1/2, 1/3, 1/6, and of 1/2 with σ_x = 3: {'; '.join(told)}",
         "α_max > 1/4 and σ_x = 1", inside,
     )  # fmt: skip
 

@@ -57,15 +57,14 @@ def _clusters() -> Verdict:
         values = np.linalg.eigvalsh(net.hessian())[::-1]
         # Weyl: what the loss still adds to the Gauss–Newton matrix.
         slack = float(np.linalg.norm(net.hessian() - net.solved().hessian(), 2))
-        bulk = RANK * (4 + 3 - 2 * RANK)
         power = 2 * depth - 2
-        top, middle = values[: RANK**2], values[RANK**2 : RANK**2 + bulk]
+        top, middle = values[: RANK**2], values[RANK**2 : RANK**2 + BULK]
         gaps += [
             float(top.max()) - depth * most**power - slack,
             depth * least**power - float(top.min()) - slack,
             float(middle.max()) - most**power - slack,
             least**power - float(middle.min()) - slack,
-            float(np.max(np.abs(values[RANK**2 + bulk :]))) - slack,
+            float(np.max(np.abs(values[RANK**2 + BULK :]))) - slack,
         ]
     return judge(gaps, "dense eigenvalues after 60 steps of descent, depths 2 to 4, against "
                  "L s^{2L−2} and s^{2L−2} with the distance of Weyl's inequality")  # fmt: skip
@@ -109,7 +108,7 @@ def _uniform() -> Verdict:
         s = 1.2
         net = aligned_start(74, depth, (s, s)).solved()
         bulk = s ** (2 * depth - 2)
-        values = [depth * bulk] * RANK**2 + [bulk] * (RANK * (4 + 3 - 2 * RANK))
+        values = [depth * bulk] * RANK**2 + [bulk] * BULK
         hessian = net.hessian()
         gaps.append(padded_gap(values, hessian))
         found = np.linalg.eigvalsh(hessian)[::-1]

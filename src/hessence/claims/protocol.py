@@ -61,7 +61,9 @@ def judge(
     'two draws; largest gap 5e-01 in 2 cases, 1 of them too large'
     """
     wrong = [not gap <= tolerance for gap in gaps]
-    told = f"{evidence}; largest gap {max(gaps):.0e} in {len(gaps)} cases"
+    # What is no number counts as too large, and is shown.
+    largest = max(gaps, key=lambda gap: (gap != gap, gap))
+    told = f"{evidence}; largest gap {largest:.0e} in {len(gaps)} cases"
     if len(gaps) == 1:
         told = evidence
     elif any(wrong):
@@ -75,4 +77,4 @@ def judge(
         return Verdict(False, None, told)
     cases = "1 case" if len(kept) == 1 else f"{len(kept)} cases"
     told = f"{evidence}; largest gap {max(kept):.0e} in {cases} where {condition}, "
-    return Verdict(True, condition, f"{told}{max(gaps):.0e} elsewhere")
+    return Verdict(True, condition, f"{told}{largest:.0e} elsewhere")

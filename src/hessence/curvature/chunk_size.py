@@ -16,7 +16,7 @@ CHUNK_BYTES = 2.0**28
 LEAST_CHUNK_BYTES = 2.0**24
 """However little memory there is, batches are not cut into smaller pieces than this."""
 
-CACHED_BYTES = 2.0**19
+CACHED_BYTES = 2.0**20
 """On a CPU no tensor of a plain stack should take more than this for each thread: its products are
 faster if what they pass on stays in the cache. Larger graphs only got slower."""
 

@@ -1,7 +1,6 @@
 """A small GPT in the shape of nanoGPT's, with attention or without, and sinks that can be enforced.
 
-Attention is written out rather than called, since PyTorch's fused kernels have no second derivative
-on every device.
+Attention is written out rather than called, so that its weights can be looked at.
 """
 
 from __future__ import annotations

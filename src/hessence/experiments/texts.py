@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,13 @@ def text_data(text: str) -> tuple[str, ...]:
     return (OPENWEBTEXT,) if text == OPENWEBTEXT else ()
 
 
-def require_text(text: str, least: int) -> None:
+def require_text(text: str, least: int, known: Sequence[str] = (STDLIB, OPENWEBTEXT)) -> None:
     """Raise ValueError unless `text` is known or a file of at least so many bytes."""
-    if text in (STDLIB, OPENWEBTEXT):
+    if text in known:
         return
     if not os.path.isfile(text):
         raise ValueError(
-            f"text must be {STDLIB}, {OPENWEBTEXT} or the path of a file, and there is no file "
-            f"{text!r}"
+            f"text must be {', '.join(known)} or the path of a file, and there is no file {text!r}"
         )
     size = os.path.getsize(text)
     if size < least:
@@ -44,13 +44,24 @@ def require_text(text: str, least: int) -> None:
 def load_tokens(text: str) -> Any:
     """Return all tokens of a text as an array of whole numbers."""
     if text == OPENWEBTEXT:
-        return np.memmap(openwebtext_file(), dtype="<u2", mode="r")
+        path = openwebtext_file()
+        size = path.stat().st_size
+        if size == 0 or size % 2:
+            raise MissingDataError(
+                f"{path} must hold tokens of two bytes each, and holds {size} bytes."
+            )
+        return np.memmap(path, dtype="<u2", mode="r")
     content = _standard_library() if text == STDLIB else Path(text).read_bytes()
     return np.frombuffer(content, np.uint8)
 
 
 def windows(tokens: Any, count: int, length: int, rng: np.random.Generator) -> tuple[Any, Any]:
     """Draw stretches of a text: tokens (count, length), and for each the token after it."""
+    if len(tokens) <= length:
+        raise ValueError(
+            f"text must hold more than {length} tokens, as many as the context, and holds "
+            f"{len(tokens)}"
+        )
     starts = rng.integers(len(tokens) - length, size=count)
     drawn = np.stack([tokens[start : start + length + 1] for start in starts]).astype(np.int64)
     return drawn[:, :-1], drawn[:, 1:]

@@ -30,12 +30,12 @@ def derivatives(activation: Activation, z: Tensor) -> tuple[Tensor, Tensor, Tens
     return value.detach(), first.detach(), second
 
 
-def activate(original: Callable[..., Tensor], z: Any, *args: Any, **kwargs: Any) -> Any:
+def activate(original: Callable[..., Tensor], input: Any, *args: Any, **kwargs: Any) -> Any:
     """Apply one of PyTorch's activations."""
     in_place = True in args or kwargs.get("inplace", False)
-    if in_place or not isinstance(z, Tensor) or not z.requires_grad:
-        return original(z, *args, **kwargs)
-    return _Activation.apply(z, lambda t: original(t, *args, **kwargs))
+    if in_place or not isinstance(input, Tensor) or not input.requires_grad:
+        return original(input, *args, **kwargs)
+    return _Activation.apply(input, lambda z: original(z, *args, **kwargs))
 
 
 class _Activation(Function):  # type: ignore[misc]

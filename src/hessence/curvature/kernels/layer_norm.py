@@ -32,33 +32,38 @@ Shape = tuple[int, ...]
 
 def layer_norm(
     original: Callable[..., Tensor],
-    x: Tensor,
+    input: Tensor,
     normalized_shape: Any,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *rest: Any,
+    **options: Any,
 ) -> Tensor:
     """Apply PyTorch's layer norm."""
-    given = [t for t in (x, weight, bias) if t is not None]
-    mixed = len({t.dtype for t in given}) > 1 or (weight is None and bias is not None)
+    if weight is None and bias is not None:
+        # PyTorch's own has no second derivative for a shift without a scale.
+        return layer_norm(original, input, normalized_shape, eps=eps) + bias
+    given = [t for t in (input, weight, bias) if t is not None]
+    mixed = len({t.dtype for t in given}) > 1
     if mixed or not any(t.requires_grad for t in given):
-        return original(x, normalized_shape, weight, bias, eps, *rest)
-    normed: Tensor = _LayerNorm.apply(x, weight, bias, tuple(normalized_shape), eps)
+        return original(input, normalized_shape, weight, bias, eps, *rest, **options)
+    normed: Tensor = _LayerNorm.apply(input, weight, bias, tuple(normalized_shape), eps)
     return normed
 
 
 def elementary_layer_norm(
     original: Callable[..., Tensor],
-    x: Tensor,
+    input: Tensor,
     normalized_shape: Any,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *rest: Any,
+    **options: Any,
 ) -> Tensor:
     """Apply PyTorch's layer norm, where it is differentiated more often or by other means."""
-    normed = _spelled_out(x, tuple(normalized_shape), eps)
+    normed = _spelled_out(input, tuple(normalized_shape), eps)
     normed = normed if weight is None else normed * weight
     return normed if bias is None else normed + bias
 

@@ -18,12 +18,12 @@ from hessence.curvature.kernels.higher_order import pull_back_through_slope
 from hessence.curvature.kernels.softmax import usual_dimension
 
 
-def log_softmax(original: Callable[..., Tensor], scores: Any, *args: Any, **kwargs: Any) -> Any:
+def log_softmax(original: Callable[..., Tensor], input: Any, *args: Any, **kwargs: Any) -> Any:
     """Apply PyTorch's logarithm of softmax."""
-    dim = usual_dimension(scores, args, kwargs)
+    dim = usual_dimension(input, args, kwargs)
     if dim is None:
-        return original(scores, *args, **kwargs)
-    return _LogSoftmax.apply(scores, dim)
+        return original(input, *args, **kwargs)
+    return _LogSoftmax.apply(input, dim)
 
 
 def cross_entropy(
@@ -41,8 +41,13 @@ def cross_entropy(
     classes = 0 if input.ndim == 1 else 1
     shape = input.shape[:classes] + input.shape[classes + 1 :]
     known = target.dtype == torch.int64 and target.shape == shape and input.requires_grad
+    weighed = weight is None or (
+        weight.dtype == input.dtype and weight.shape == input.shape[classes : classes + 1]
+    )
     old = size_average is not None or reduce is not None
-    if not known or old or label_smoothing:
+    usual = reduction in ("mean", "sum", "none") and not label_smoothing
+    # PyTorch says what is wrong with anything else.
+    if not known or not weighed or old or not usual:
         return original(
             *(input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing)
         )

@@ -18,12 +18,12 @@ from torch.autograd import Function
 from hessence.curvature.kernels.higher_order import pull_back_through_slope
 
 
-def softmax(original: Callable[..., Tensor], scores: Any, *args: Any, **kwargs: Any) -> Any:
+def softmax(original: Callable[..., Tensor], input: Any, *args: Any, **kwargs: Any) -> Any:
     """Apply PyTorch's softmax."""
-    dim = usual_dimension(scores, args, kwargs)
+    dim = usual_dimension(input, args, kwargs)
     if dim is None:
-        return original(scores, *args, **kwargs)
-    return _Softmax.apply(scores, dim, torch.softmax)
+        return original(input, *args, **kwargs)
+    return _Softmax.apply(input, dim, torch.softmax)
 
 
 def usual_dimension(scores: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:

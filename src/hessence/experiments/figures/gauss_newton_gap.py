@@ -86,7 +86,7 @@ class Settings:
             raise ValueError(
                 "context, steps, batch, piece, sequences, draws and every must be at least 1"
             )
-        if self.vocabulary < 256 or self.lr <= 0:
+        if self.vocabulary < 256 or not 0 < self.lr < np.inf:
             raise ValueError("vocabulary must be at least 256 and lr positive")
         if self.text == OPENWEBTEXT and self.vocabulary < GPT2_VOCABULARY:
             raise ValueError(f"vocabulary must be at least {GPT2_VOCABULARY} for {OPENWEBTEXT}")

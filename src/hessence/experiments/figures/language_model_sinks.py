@@ -10,7 +10,13 @@ import numpy as np
 
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
-from hessence.experiments.texts import GPT2_VOCABULARY, OPENWEBTEXT, require_text, text_data
+from hessence.experiments.texts import (
+    GPT2_VOCABULARY,
+    OPENWEBTEXT,
+    STDLIB,
+    require_text,
+    text_data,
+)
 from hessence.plotting import COLOURS, GREY
 
 SHADES = (COLOURS[0], COLOURS[3], COLOURS[1], COLOURS[4], COLOURS[2])
@@ -62,7 +68,7 @@ class Settings:
     def __post_init__(self) -> None:
         counts = (self.layers, self.heads, self.context, self.batch, self.sequences,
                   self.outliers, self.probes, self.products, self.draws)  # fmt: skip
-        if min(counts) < 1 or self.steps < 0 or self.lr <= 0:
+        if min(counts) < 1 or self.steps < 0 or not 0 < self.lr < np.inf:
             raise ValueError(
                 "layers, heads, context, batch, sequences, outliers, probes, products, draws and "
                 "lr must be positive, and steps not negative"
@@ -75,12 +81,12 @@ class Settings:
             )
         if self.checkpoint and not self.checkpoint.endswith(".bin"):
             raise ValueError("checkpoint must be the name of a file that ends in .bin")
-        if self.checkpoint and self.text in ("stdlib", OPENWEBTEXT):
+        if self.checkpoint and self.text in (STDLIB, OPENWEBTEXT):
             raise ValueError("text must be stories, or a file of stories, for a checkpoint")
         if not self.checkpoint and self.text == "stories":
             raise ValueError("text must not be stories without a checkpoint: they are too short")
-        if self.text != "stories":
-            require_text(self.text, 10 * self.context)
+        known = ("stories",) if self.checkpoint else (STDLIB, OPENWEBTEXT)
+        require_text(self.text, 10 * self.context, known)
 
 
 def data(settings: Settings) -> tuple[str, ...]:
@@ -106,6 +112,10 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
 
     model, x, y = (_loaded if settings.checkpoint else _trained)(settings, rng)
     plain = sink_attention(model, x)
+    if plain >= settings.attention:
+        raise ValueError(
+            f"attention must be above {plain:.3g}, what the first token gets without a sink"
+        )
     wanted = np.linspace(plain, settings.attention, settings.levels)
     sinks = [0.0, *(sink_for_attention(model, x, float(share)) for share in wanted[1:])]
     seed = int(rng.integers(2**32))
