@@ -17,7 +17,7 @@ from hessence.experiments.overview import Result, read_results, verdict
 HOME = Path(__file__).parent
 MOST_BYTES = 60_000
 WIDTHS = (1100, 950, 800, 700)
-COLOURS = (64, 32)
+COLOURS = (128, 64, 32)
 HEAD = """# Gallery
 
 Every figure of the papers that an experiment stands for, at the preset `quick`, and what came out.

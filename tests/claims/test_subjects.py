@@ -17,6 +17,7 @@ from hessence.claims.dense_hessians import (
 from hessence.claims.linear_networks import (
     Linear,
     jacobian_of,
+    padded_gap,
     random_weights,
     solved_draws,
     tangent_kernel,
@@ -70,6 +71,15 @@ def test_the_kernel_shares_its_trace_with_the_hessian_at_zero_loss():
         jacobian = jacobian_of(net)
         assert jacobian.shape == (net.Y.size, len(net.point))
         assert np.trace(tangent_kernel(net)) == pytest.approx(np.trace(net.hessian()))
+
+
+def test_values_are_filled_up_with_zeros_and_keep_their_signs():
+    matrix = np.diag([2.0, 0.0, 1.0])
+    assert padded_gap([1.0, 2.0], matrix) == 0
+    assert padded_gap([1.0, 0.0, 2.0, 0.0], matrix) == 0
+    assert padded_gap([1.0, -2.0], matrix) == 1
+    assert padded_gap([1.0, 2.0, 0.5], matrix) == 0.25
+    assert padded_gap([1.0, 2.0, 0.5, 0.5], matrix) == np.inf
 
 
 def _differences(loss, value, step=1e-5):

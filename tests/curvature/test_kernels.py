@@ -238,6 +238,31 @@ def test_losses_with_derivatives_in_them(loss):
     assert_same(hs.hessian(model, [data], loss).dense(), expected, 1e-9)
 
 
+class Pushed(nn.Module):
+    """A derivative of a layer norm in forward mode."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.inward, self.norm = Everything().inward, norm
+
+    def forward(self, x):
+        return torch.func.jvp(lambda t: self.norm(self.inward(t)), (x,), (torch.ones_like(x),))[1]
+
+
+def test_layer_norm_in_forward_mode():
+    """Against its definition, since PyTorch's own is differentiated wrongly there as well."""
+
+    def defined(z):
+        away = z - z.mean(-1, keepdim=True)
+        return away / (away.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+    x, y = numbers(5, 3, seed=1), numbers(5, 4, seed=2)
+    model = Pushed(defined)
+    expected = dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters())
+    found = hs.hessian(Pushed(lambda z: F.layer_norm(z, (4,))), (x, y), nn.MSELoss()).dense()
+    assert_same(found, expected, 1e-11)
+
+
 @pytest.mark.parametrize("options", [{"mode": "vectors"}, {"mode": "blocks"}, {"compile": True}])
 def test_a_model_of_everything(options):
     model = Everything()

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from scipy.sparse.linalg import svds
+from scipy.sparse.linalg import LinearOperator, eigsh, svds
 
 from hessence.cli import main
 from hessence.experiments.catalogue import all_experiments, find_experiment
@@ -41,14 +41,15 @@ def test_the_gap_is_that_of_dense_matrices():
     recipe = Recipe(settings.steps, 4, 8, settings.lr, settings.warmup, settings.piece)
     for _ in pretrain(model, tokens, recipe, rng, ()):
         pass
+    model.double()
     names = [name for name, _ in model.named_parameters()]
     shapes = [p.shape for p in model.parameters()]
-    theta = torch.nn.utils.parameters_to_vector(model.parameters()).detach().double()
+    theta = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
 
     def logits(vector):
         parts = vector.split([shape.numel() for shape in shapes])
         weights = {n: p.view(s) for n, p, s in zip(names, parts, shapes, strict=True)}
-        return torch.func.functional_call(model.double(), weights, (x,))
+        return torch.func.functional_call(model, weights, (x,))
 
     p = logits(theta).softmax(dim=1).detach().transpose(1, 2).reshape(-1, 256)
     J = torch.func.jacrev(lambda v: logits(v).transpose(1, 2).reshape(-1, 256))(theta)
@@ -59,6 +60,18 @@ def test_the_gap_is_that_of_dense_matrices():
     half = torch.einsum("ncr,ncp->nrp", root, J).flatten(0, 1)
     (largest,) = svds(half.numpy(), k=1, return_singular_vectors=False)
     assert record["ggn"][-1] == pytest.approx(largest**2 / len(p), rel=1e-4)
+    theta.requires_grad_()
+    loss = torch.nn.functional.cross_entropy(logits(theta), y)
+    (slope,) = torch.autograd.grad(loss, theta, create_graph=True)
+
+    def multiply(vector):
+        along = torch.from_numpy(vector.ravel())
+        return torch.autograd.grad(slope, theta, along, retain_graph=True)[0].numpy()
+
+    H = LinearOperator((len(theta),) * 2, matvec=multiply, dtype=np.float64)
+    (top,) = eigsh(H, k=1, which="LA", return_eigenvectors=False)
+    assert record["sharpness"][-1] == pytest.approx(top, rel=1e-4)
+    assert record["error"][-1] == pytest.approx(1 - largest**2 / len(p) / top, rel=1e-3)
     residual = (p - torch.nn.functional.one_hot(y.flatten(), 256)).norm(dim=1).mean()
     assert record["residual"][-1] == pytest.approx(residual.item(), rel=1e-5)
 

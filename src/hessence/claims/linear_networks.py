@@ -93,11 +93,12 @@ def nonzero(hessian: Array) -> Array:
 def padded_gap(values: Sequence[float] | Array, hessian: Array) -> float:
     """Return how far values, filled up with zeros, are from all eigenvalues; inf for too many."""
     truth = np.linalg.eigvalsh(hessian)
-    if len(values) > len(truth):
-        extra = np.sort(np.abs(np.asarray(values)))[: len(values) - len(truth)]
-        if extra.max() > 0:
-            return float("inf")
-    kept = np.sort(np.abs(np.asarray(values)))[-len(truth) :]
+    given = np.asarray(values, dtype=np.float64)
+    given = given[np.argsort(np.abs(given))]
+    beyond = max(0, len(given) - len(truth))
+    if np.any(given[:beyond] != 0):
+        return float("inf")
+    kept = given[beyond:]
     filled = np.sort(np.concatenate([np.zeros(len(truth) - len(kept)), kept]))
     return float(np.max(np.abs(filled - truth)) / np.max(np.abs(truth)))
 

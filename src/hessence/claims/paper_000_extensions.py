@@ -275,7 +275,7 @@ CLAIMS = (
     ),
     Claim(
         "000-variance", "000 App B.4",
-        "the input of the largest variance has the largest eigenvalue",
+        "in general, the input of the largest variance has the largest eigenvalue",
         _largest_variance,
     ),
     Claim(

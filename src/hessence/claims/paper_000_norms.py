@@ -258,7 +258,8 @@ CLAIMS = (
     ),
     Claim(
         "000-block-dominant", "000 App D.3.3",
-        "after training λ_max is that of the diagonal blocks, within five per cent",
+        "after training the diagonal blocks dominate, as is assumed: λ_max is theirs, within five "
+        "per cent",
         _block_dominant,
     ),
     Claim(
