@@ -13,6 +13,7 @@ from hessence.claims.dense_hessians import (
     gradient,
     gradients,
     smooth_hessian,
+    without,
 )
 from hessence.claims.linear_networks import (
     Linear,
@@ -23,6 +24,7 @@ from hessence.claims.linear_networks import (
     tangent_kernel,
 )
 from hessence.claims.paper_000_pairs import pairs_near
+from hessence.claims.scalar_networks import relu_draws
 from hessence.claims.tiny_transformers import draw
 from hessence.claims.trained_networks import Stack, stacked
 
@@ -59,6 +61,27 @@ def test_a_characteristic_polynomial_has_the_eigenvalues_for_roots():
 def test_attention_scores_are_softmax():
     net = Attention(2.0, np.zeros(3), np.zeros(3), np.array([1.0, 3.0]), np.zeros(2))
     assert net.loss(net.point[None, :]) == pytest.approx(8.0)
+
+
+def test_attention_weights_are_what_outputs_are_made_with():
+    net = next(attention_draws(6))
+    assert np.allclose(net.weights().sum(axis=1), 1)
+    assert np.allclose(net.w_v * net.weights() @ net.x, net.outputs(net.point[None])[0])
+
+
+def test_eigenvalues_are_taken_out_once_each():
+    assert without([2.0, -1.0, 1.0, 1.0], [1.1, -0.9]).tolist() == [2.0, 1.0]
+    assert without([1.0, 2.0], []).tolist() == [1.0, 2.0]
+
+
+def test_a_cells_vector_is_zero_for_the_other_cell():
+    net = next(relu_draws(7))
+    for _, cell in net.cells():
+        vector = net.outlier_vector(cell, 2.0).reshape(2, -1)
+        own = net.v > 0 if cell.v[0] > 0 else net.v <= 0
+        assert not vector[:, ~own].any()
+        assert np.allclose(vector[0, own], 2 * cell.w + cell.residual * cell.v)
+        assert np.allclose(vector[1, own], 2 * cell.v + cell.residual * cell.w)
 
 
 def test_a_sink_takes_all_attention():
@@ -108,6 +131,17 @@ def test_hessians_of_stacks_are_those_of_each_network():
     stack = Stack(stacked(nets), X, Y)
     for net, hessian in zip(nets, stack.hessians(), strict=True):
         assert np.allclose(hessian, Linear(net, X, Y).hessian(), atol=1e-10)
+
+
+def test_networks_of_a_stack_may_have_data_of_their_own():
+    rng = np.random.default_rng(4)
+    nets = [random_weights(rng, (2, 3, 2)) for _ in range(2)]
+    X, Y = rng.normal(size=(2, 2, 2, 6))
+    together = Stack(stacked(nets), X, Y)
+    for i, net in enumerate(nets):
+        alone = Stack(stacked([net]), X[i], Y[i])
+        assert together.losses()[i] == pytest.approx(alone.losses()[0])
+        assert np.allclose(together.hessians()[i], alone.hessians()[0])
 
 
 def test_descent_of_stacks_takes_a_rate_for_each_layer():

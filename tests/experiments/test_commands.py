@@ -80,7 +80,9 @@ def test_settings_for_one_of_several(tmp_path, capsys):
 def test_failing_tasks_are_told_and_written_down(tmp_path, capsys):
     arguments = ["reproduce", str(SLEEPER), "--preset", "tiny", "--out", str(tmp_path)]
     assert main([*arguments, "--set", "broken=1"]) == 1
-    assert "1 of 2 tasks failed, the first, {'draw': 1}, with Arith" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "1 of 2 tasks failed, the first, {'draw': 1}: ArithmeticError: " in told
+    assert told.rstrip().endswith(f"; see {tmp_path / 'sleeper' / 'failures.txt'}.")
     assert "Traceback" in (tmp_path / "sleeper" / "failures.txt").read_text()
     assert main(arguments) == 0
     assert not (tmp_path / "sleeper" / "failures.txt").exists()

@@ -126,6 +126,28 @@ def test_one_sentence_tells_what_is_wrong(tmp_path, capsys, name, change, senten
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"abc", "train.bin must hold tokens of two bytes each, and holds 3 bytes; see "),
+        (b"\xff\xff" * 200, "text must hold tokens of GPT-2, below 50257, and holds 65535, as "),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_without_the_name_of_a_class(
+    tmp_path, capsys, monkeypatch, content, sentence
+):
+    monkeypatch.setenv("HESSENCE_DATA", str(tmp_path))
+    (tmp_path / "openwebtext").mkdir()
+    (tmp_path / "openwebtext" / "train.bin").write_bytes(content)
+    assert reproduce("language-model-sinks", "tiny", tmp_path / "out", "text=openwebtext") == 1
+    told = capsys.readouterr().err
+    assert "1 of 1 task failed, the first, {'draw': 0}: " in told
+    assert sentence in told
+    assert "Error" not in told
+    assert ".;" not in told
+    assert told.endswith("failures.txt.\n")
+
+
 def test_a_checkpoint_that_is_missing_is_told_first(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("HESSENCE_DATA", raising=False)
     assert reproduce("language-model-sinks", "paper", tmp_path / "out") != 0

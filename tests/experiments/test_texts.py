@@ -59,6 +59,14 @@ def test_openwebtext_is_nanogpts_file(tmp_path, monkeypatch):
             load_tokens("openwebtext")
 
 
+def test_tokens_beyond_gpt2s_are_one_sentence(rng):
+    tokens = np.full(20, 50_256, dtype="<u2")
+    assert windows(tokens, 2, 8, rng)[0].max() == 50_256
+    tokens[:] = 50_257
+    with pytest.raises(ValueError, match="text must hold tokens of GPT-2, below 50257, and holds"):
+        windows(tokens, 2, 8, rng)
+
+
 def test_stories(tmp_path):
     assert stories_of("stories") == STORIES
     path = tmp_path / "stories.txt"

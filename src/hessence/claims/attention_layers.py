@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hessence.claims.dense_hessians import Array, smooth_hessian
+from hessence.claims.dense_hessians import Array, smooth_hessian, without
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,14 @@ class Attention:
         """Return the Hessian by its definition."""
         return smooth_hessian(self.loss, self.point)
 
+    def weights(self) -> Array:
+        """Return the matrix of attention weights."""
+        score = float(self.w_q @ self.w_k) / np.sqrt(len(self.w_q))
+        return np.asarray(self.attention(np.array([score]))[0])
+
     def moments(self) -> tuple[Array, Array, Array]:
         """Return the attention's mean and its second and third central moments, for each row."""
-        score = float(self.w_q @ self.w_k) / np.sqrt(len(self.w_q))
-        weights = self.attention(np.array([score]))[0]
+        weights = self.weights()
         mean = weights @ self.x
         away = self.x[None, :] - mean[:, None]
         return mean, np.sum(weights * away**2, axis=1), np.sum(weights * away**3, axis=1)
@@ -104,11 +108,8 @@ class Attention:
 
     def outliers(self) -> Array:
         """Return the eigenvalues but for the bulk: those of the Hessian, ±γ taken out."""
-        values = list(np.linalg.eigvalsh(self.hessian()))
         gamma = self.scalars()[2]
-        for bulk in (gamma, -gamma) * (len(self.w_q) - 1):
-            values.remove(min(values, key=lambda value: abs(value - bulk)))
-        return np.array(values)
+        return without(np.linalg.eigvalsh(self.hessian()), [gamma, -gamma] * (len(self.w_q) - 1))
 
 
 def attention_draws(seed: int, count: int = 10) -> Iterator[Attention]:

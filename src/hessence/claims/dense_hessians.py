@@ -139,6 +139,20 @@ def eigenvalue_gap(values: Sequence[float] | NDArray[Any], hessian: Array) -> fl
     return float(np.max(np.abs(np.sort(np.asarray(values)) - truth)) / np.max(np.abs(truth)))
 
 
+def without(values: Sequence[float] | NDArray[Any], taken: Sequence[float]) -> Array:
+    """Return eigenvalues less, for each of those to be taken out, the one nearest to it.
+
+    Examples
+    --------
+    >>> without([-1.0, 0.1, 1.0, 3.0], [1.0, -1.0])
+    array([0.1, 3. ])
+    """
+    left = [float(value) for value in values]
+    for known in taken:
+        left.remove(min(left, key=lambda value: abs(value - known)))
+    return np.array(left)
+
+
 def vector_gap(value: float, vector: Array, hessian: Array) -> float:
     """Return how far a vector is from an eigenvector; inf for the zero vector."""
     length = float(np.linalg.norm(vector))

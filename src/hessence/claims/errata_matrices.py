@@ -12,7 +12,7 @@ from hessence.claims.linear_networks import (
     random_weights,
     white,
 )
-from hessence.claims.paper_000_extensions import bias_blocks
+from hessence.claims.paper_000_bias import bias_blocks
 from hessence.claims.paper_000_norms import second_mup
 from hessence.claims.paper_000_pairs import other_fraction
 from hessence.claims.paper_002_balanced import alignment

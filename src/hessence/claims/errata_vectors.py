@@ -57,15 +57,10 @@ def _relu_vectors() -> Verdict:
     for net in relu_draws(12):
         hessian = net.hessian()
         for share, cell in net.cells():
-            if len(cell.w) == 0:
-                continue
-            neurons = np.isin(net.v, cell.v)
-            for value in cell.outliers():
+            for value in cell.outliers() if len(cell.w) else ():
                 for found, used in ((printed, share * value), (right, value)):
-                    vector = np.zeros((2, len(net.v)))
-                    vector[0, neurons] = used * cell.w + cell.residual * cell.v
-                    vector[1, neurons] = used * cell.v + cell.residual * cell.w
-                    found.append(vector_gap(share * value, vector.ravel(), hessian))
+                    vector = net.outlier_vector(cell, used)
+                    found.append(vector_gap(share * value, vector, hessian))
     return judge(
         printed,
         f"random networks of width 5: ‖Hz − λz‖ up to {max(printed):.2f} with λ scaled by n_±/n, "

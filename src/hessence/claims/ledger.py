@@ -15,6 +15,7 @@ MODULES = (
     "paper_000_linear",
     "paper_000_vectors",
     "paper_000_relu",
+    "paper_000_bias",
     "paper_000_extensions",
     "paper_000_attention",
     "paper_000_attention_sweeps",
@@ -22,6 +23,7 @@ MODULES = (
     "paper_000_attention_edge",
     "paper_000_pairs",
     "paper_000_norms",
+    "paper_000_relu_norms",
     "paper_000_blocks",
     "paper_000_transformers",
     "paper_001",
@@ -69,6 +71,8 @@ def find_claim(name: str) -> Claim:
     hessence.claims.ledger.UnknownClaimError: there is no claim 000-T31; near it: 000-T3.1, ...
     """
     known = all_claims()
+    if not name.strip():
+        raise UnknownClaimError("an ID must not be empty; without any, all claims are judged.")
     if name not in known:
         raise UnknownClaimError(f"there is no claim {name}; near it: {nearest(name, known)}.")
     return known[name]

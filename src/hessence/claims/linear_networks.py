@@ -37,14 +37,17 @@ class Linear:
         """Return the same network with its own predictions for targets: H is then Gauss–Newton."""
         return replace(self, Y=self.product @ self.X)
 
+    def outputs(self, points: NDArray[Any]) -> NDArray[Any]:
+        """Return the outputs at each row of parameters, samples in columns."""
+        found, start = self.X[None], 0
+        for weight in self.weights:
+            layer = points[:, start : start + weight.size].reshape(-1, *weight.shape)
+            found, start = layer @ found, start + weight.size
+        return found
+
     def loss(self, points: NDArray[Any]) -> NDArray[Any]:
         """Return half the mean squared error at each row of parameters."""
-        outputs, start = self.X[None], 0
-        for weight in self.weights:
-            taken = points[:, start : start + weight.size]
-            outputs = taken.reshape(-1, *weight.shape) @ outputs
-            start += weight.size
-        squares = (outputs - self.Y) ** 2
+        squares = (self.outputs(points) - self.Y) ** 2
         return np.asarray(squares.sum(axis=(1, 2)) / (2 * self.X.shape[1]))
 
     def hessian(self) -> Array:
@@ -121,19 +124,11 @@ def balanced_draws(seed: int) -> Iterator[tuple[Linear, float, Array]]:
         yield net, (0.5 + i / 2) ** 2, values
 
 
-def _outputs(net: Linear, points: Array) -> Array:
-    """Return the outputs of a network at rows of parameters, samples first."""
-    found, start = net.X[None], 0
-    for weight in net.weights:
-        layer = points[:, start : start + weight.size].reshape(-1, *weight.shape)
-        found, start = layer @ found, start + weight.size
-    return np.asarray(np.swapaxes(found, 1, 2).reshape(len(points), -1))
-
-
 def jacobian_of(net: Linear) -> Array:
-    """Return the outputs' derivatives by differences: they are linear in each parameter."""
+    """Return the outputs' derivatives, samples first, by differences: exact for linear ones."""
     steps = np.eye(len(net.point))
-    return np.asarray((_outputs(net, net.point + steps) - _outputs(net, net.point - steps)).T / 2)
+    slopes = (net.outputs(net.point + steps) - net.outputs(net.point - steps)) / 2
+    return np.asarray(np.swapaxes(slopes, 1, 2).reshape(len(steps), -1).T)
 
 
 def tangent_kernel(net: Linear) -> Array:

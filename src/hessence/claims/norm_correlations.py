@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -17,6 +18,7 @@ from hessence.claims.trained_networks import Activation, Stack, correlation, sta
 
 Kind = Literal["standard", "mup", "ntk"]
 When = Literal["initial", "trained"]
+WHENS: tuple[When, ...] = ("initial", "trained")
 NAMES: dict[Kind, str] = {
     "standard": "standard",
     "mup": "maximal update",
@@ -24,11 +26,8 @@ NAMES: dict[Kind, str] = {
 }
 NORMS = ("spectral", "Frobenius", "nuclear")
 NETWORKS = 80
-
-
-def standard_error(value: float) -> float:
-    """Return the standard error of a correlation over all networks."""
-    return float((1 - value**2) / np.sqrt(NETWORKS))
+SETS = 3
+MAXIMAL = "the parametrisation is maximal update"
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,17 @@ def _squared_norms(weight: NDArray[Any]) -> list[Array]:
 def measured(
     kind: Kind, when: When, dims: tuple[int, ...], activation: Activation, teacher: int = 0
 ) -> Measured:
-    """Draw networks, train them by full-batch descent to the noise if asked, and measure them."""
+    """Draw a set of networks, train them by full-batch descent if asked, and measure them.
+
+    They share their data, the outputs of a random layer with some noise.
+    """
     rng = np.random.default_rng((160, teacher, *dims))
     size = dims[0]
     linear = activation == "linear"
     mapping = rng.normal(size=(size, size)) / np.sqrt(size) if size > 1 else np.ones((1, 1))
     X = white(rng, size, 2 * size) if linear else rng.normal(size=(size, 100))
     Y = mapping @ X if linear else np.maximum(mapping @ X, 0)
-    nets = [getattr(hs.init, kind)(dims, rng) for _ in range(NETWORKS if linear else NETWORKS // 2)]
+    nets = [getattr(hs.init, kind)(dims, rng) for _ in range(NETWORKS)]
     # Layers with multipliers c are trained as c W, at rates c² times those of W.
     factors = nets[0].multipliers
     scaled = [[c * w for c, w in zip(factors, net.weights, strict=True)] for net in nets]
@@ -82,3 +84,9 @@ def measured(
         np.max([np.linalg.eigvalsh(block)[:, -1] for block in blocks], axis=0),
         np.array([_squared_norms(weight) for weight in stack.weights]),
     )
+
+
+def better_layer(tables: Sequence[Array]) -> str:
+    """Return what the better of the layers has, averaged over sets."""
+    best = np.mean([table.max(axis=0) for table in tables], axis=0)
+    return ", ".join(f"{norm} {value:.2f}" for norm, value in zip(NORMS, best, strict=True))

@@ -94,11 +94,12 @@ def _steady_bulk() -> Verdict:
 def _growing() -> Verdict:
     tops = _by_size()[:, :, -1]
     rises = np.diff(tops, axis=1) > 0
-    whole = tops[:, -1] > tops[:, 0]
+    ratios = tops[:, -1] / tops[:, 0]
     return judge(
-        [float(not rise) for rise in rises.ravel()],
-        f"λ_max of dense Hessians rises with {np.mean(rises):.0%} of the doublings of both "
-        f"weights, and from length 1/8 to 4 in {np.mean(whole):.0%} of {NETWORKS} networks",
+        [0.5 - float(np.mean(ratios > 1))],
+        f"λ_max of dense Hessians is larger for weights of length 4 than for those of length 1/8 "
+        f"in {np.sum(ratios > 1)} of {NETWORKS} networks, by a factor of {np.median(ratios):.1f}, "
+        f"the median; it rises with {np.mean(rises):.0%} of the doublings on the way",
     )
 
 
@@ -141,7 +142,8 @@ CLAIMS = (
     ),
     Claim(
         "000-growing-outlier", "000 §3.3, Fig 2a",
-        "the larger the query and key weights, the larger λ_max",
+        "λ_max depends on the magnitude of query and key weights: in most networks large ones make "
+        "it larger",
         _growing,
     ),
     Claim(

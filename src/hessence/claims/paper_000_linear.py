@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hessence.claims.dense_hessians import eigenvalue_gap, gradient
+from hessence.claims.dense_hessians import eigenvalue_gap, gradient, without
 from hessence.claims.protocol import DENSE, Claim, Verdict, judge
 from hessence.claims.scalar_networks import Scalar, scalar_draws
 
@@ -107,10 +107,8 @@ def trace_form() -> Verdict:
     """Check the sum and the product of the two outliers."""
     gaps = []
     for net in scalar_draws(108):
-        values = list(np.linalg.eigvalsh(net.hessian()))
-        for bulk in (net.residual, -net.residual) * (len(net.w) - 1):
-            values.remove(min(values, key=lambda value: abs(value - bulk)))
-        one, two = values
+        bulk = [net.residual, -net.residual] * (len(net.w) - 1)
+        one, two = without(np.linalg.eigvalsh(net.hessian()), bulk)
         trace = net.variance * float(net.w @ net.w + net.v @ net.v)
         fitted = net.product * net.variance
         product = -(fitted - net.target) * (3 * fitted - net.target)

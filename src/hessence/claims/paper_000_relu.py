@@ -36,12 +36,9 @@ def relu_vectors() -> Verdict:
     for net in relu_draws(21):
         hessian = net.hessian()
         for share, cell in net.cells():
-            neurons = np.isin(net.v, cell.v)
             for value in cell.outliers() if len(cell.w) else ():
-                vector = np.zeros((2, len(net.v)))
-                vector[0, neurons] = value * cell.w + cell.residual * cell.v
-                vector[1, neurons] = value * cell.v + cell.residual * cell.w
-                gaps.append(vector_gap(share * value, vector.ravel(), hessian))
+                vector = net.outlier_vector(cell, value)
+                gaps.append(vector_gap(share * value, vector, hessian))
     return judge(gaps, "residuals ‖Hz − λz‖, with every cell's own λ and δx, zero elsewhere")
 
 

@@ -18,12 +18,8 @@ def outlier_vectors() -> Verdict:
     gaps, inside = [], []
     for net in nets:
         hessian = net.hessian()
-        swapped = np.concatenate([net.w, net.v])
         gaps.append(
-            max(
-                vector_gap(value, value * swapped + net.residual * net.point, hessian)
-                for value in net.outliers()
-            )
+            max(vector_gap(value, net.outlier_vector(value), hessian) for value in net.outliers())
         )
         inside.append(not np.allclose(np.abs(net.w), np.abs(net.v)))
     return judge(
@@ -39,7 +35,7 @@ def basis() -> Verdict:
     for net in nets:
         swapped = np.concatenate([net.w, net.v])
         plane = np.stack([net.point, swapped])
-        vectors = np.stack([value * swapped + net.residual * net.point for value in net.outliers()])
+        vectors = np.stack([net.outlier_vector(value) for value in net.outliers()])
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         if lengths.min() < 1e-12 * lengths.max():
             gaps.append(float("inf"))
@@ -55,11 +51,7 @@ def basis_length() -> Verdict:
     """Check if the outliers' eigenvectors have length one as printed."""
     lengths = []
     for net in scalar_draws(104):
-        swapped = np.concatenate([net.w, net.v])
-        lengths += [
-            float(np.linalg.norm(value * swapped + net.residual * net.point))
-            for value in net.outliers()
-        ]
+        lengths += [float(np.linalg.norm(net.outlier_vector(value))) for value in net.outliers()]
     return judge(
         [abs(length - 1) for length in lengths],
         f"lengths between {min(lengths):.2g} and {max(lengths):.2g}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 
@@ -73,24 +74,24 @@ def _from_above() -> Verdict:
     for rate, momentum in ((RATE, 0.0), (HIGH_RATES[0], 0.0), (RATE, MOMENTUM)):
         for seed in range(NETWORKS):
             path, top = _smaller(seed, 0.0, rate, momentum)
-            turned = path[int(np.argmax(path > 0)) :]
-            gaps.append(float((turned < 0).any()))
+            turned = path[int(np.argmax(path > 0)) :] if len(path) else path
+            gaps.append(float((turned < 0).any() or len(path) == 0))
             inside.append(momentum == 0 and rate * top < 1)
         told.append(f"{sum(gaps[-NETWORKS:]):.0f} (rate {rate:g}, momentum {momentum:g})")
     return judge(
         gaps,
-        "λ2 of dense Hessians is negative again after it has turned positive, in so many of "
-        f"{NETWORKS} networks: {', '.join(told)}",
+        "λ2 of dense Hessians is negative again after it has turned positive, or all diverges, in "
+        f"so many of {NETWORKS} networks: {', '.join(told)}",
         "there is no momentum and η λ_max < 1", inside,
     )  # fmt: skip
 
 
 def _high_rate() -> Verdict:
     gaps, told = [], []
-    for rate in HIGH_RATES:
+    for momentum, rate in product((MOMENTUM, 0.0), HIGH_RATES):
         ends = {"above": 0, "below": 0, "on both sides": 0, "diverging": 0}
         for seed in range(NETWORKS):
-            found, _ = _smaller(seed, 0.0, rate, 0.0)
+            found, _ = _smaller(seed, 0.0, rate, momentum)
             end = found[-max(3, len(found) // 3) :]
             sides = {bool(value > 0) for value in end}
             side = (
@@ -100,8 +101,8 @@ def _high_rate() -> Verdict:
             ends[side] += 1
             gaps.append(float(side != "below"))
         counts = ", ".join(f"{count} {side}" for side, count in ends.items() if count)
-        told.append(f"{rate:g}: {counts}")
-    return judge(gaps, f"the side of zero on which λ2 ends, by rate: {'; '.join(told)}")
+        told.append(f"{counts} (rate {rate:g}, momentum {momentum:g})")
+    return judge(gaps, f"the side of zero on which λ2 ends: {'; '.join(told)}")
 
 
 CLAIMS = (

@@ -65,6 +65,11 @@ class Scalar:
         root = float(np.sqrt(max(inside, 0.0)))
         return (total + root) / 2, (total - root) / 2
 
+    def outlier_vector(self, value: float) -> Array:
+        """Return λ(w, v) + δx(v, w), of 000 Theorem 3.2."""
+        swapped = np.concatenate([self.w, self.v])
+        return value * swapped + self.residual * self.point
+
 
 def scalar_draws(seed: int, count: int = 12) -> Iterator[Scalar]:
     """Draw networks of widths 2 to 5 with residuals of both signs."""
@@ -101,6 +106,13 @@ class ReLU:
         for samples, neurons in ((self.x > 0, self.v > 0), (self.x <= 0, self.v <= 0)):
             cell = Scalar(self.w[neurons], self.v[neurons], self.x[samples], self.y[samples])
             yield float(np.mean(samples)), cell
+
+    def outlier_vector(self, cell: Scalar, value: float) -> Array:
+        """Return λ(w, v) + δx(v, w) of a cell with neurons, zero for the neurons of the other."""
+        neurons = np.isin(self.v, cell.v)
+        vector = np.zeros((2, len(self.v)))
+        vector[:, neurons] = np.reshape(cell.outlier_vector(value), (2, -1))
+        return vector.ravel()
 
 
 def relu_draws(seed: int) -> Iterator[ReLU]:

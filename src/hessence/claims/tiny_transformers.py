@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +29,12 @@ def _softmax(values: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
+@cache
+def _later(length: int) -> NDArray[np.bool_]:
+    """Return which tokens each token must not attend to."""
+    return np.triu(np.ones((length, length), dtype=bool), 1)
+
+
 def _flat(values: NDArray[Any]) -> NDArray[Any]:
     return values.reshape(-1, values.shape[-1])
 
@@ -45,8 +52,8 @@ class Transformer:
     def _scores(self, queries: NDArray[Any], keys: NDArray[Any]) -> NDArray[Any]:
         scores = queries @ np.swapaxes(keys, 1, 2) / np.sqrt(queries.shape[-1])
         scores[:, :, 0] += self.sink
-        later = np.triu(np.ones(scores.shape[1:], dtype=bool), 1)
-        return np.where(later, -np.inf, scores)
+        # exp(−inf) of a complex number is no number; that of −10⁴ is zero.
+        return np.where(_later(scores.shape[1]), -1e4, scores)
 
     def _forward(self) -> tuple[NDArray[Any], list[tuple[NDArray[Any], ...]]]:
         """Return what is read out, and what every block needs on the way back."""
@@ -57,9 +64,7 @@ class Transformer:
             if block == "attention":
                 query, key, value, out = self.weights[place : place + 4]
                 parts = state @ query, state @ key, state @ value
-                # exp(−inf) of a complex number is no number; masked weights are set to zero.
-                scores = self._scores(parts[0], parts[1])
-                attention = _softmax(np.where(np.isinf(scores.real), -1e4, scores))
+                attention = _softmax(self._scores(parts[0], parts[1]))
                 kept.append((state, *parts, attention))
                 state = state + attention @ parts[2] @ out
                 place += 4

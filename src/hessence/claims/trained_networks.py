@@ -21,7 +21,10 @@ TINY = 1e-30
 
 @dataclass(frozen=True)
 class Stack:
-    """Networks W_L φ(… φ(W_1 x)) of one shape, weights (N, d_ℓ, d_{ℓ−1}), samples in columns."""
+    """Networks W_L φ(… φ(W_1 x)) of one shape, weights (N, d_ℓ, d_{ℓ−1}), samples in columns.
+
+    Data are shared, (d_0, n), or every network's own, (N, d_0, n).
+    """
 
     weights: tuple[NDArray[Any], ...]
     X: Array
@@ -40,7 +43,8 @@ class Stack:
 
     def _forward(self) -> tuple[list[NDArray[Any]], list[NDArray[Any]], NDArray[Any]]:
         """Return what every layer sees, the slopes of φ after it, and the residuals."""
-        seen: list[NDArray[Any]] = [np.broadcast_to(self.X, (len(self.weights[0]), *self.X.shape))]
+        shape = (len(self.weights[0]), *self.X.shape[-2:])
+        seen: list[NDArray[Any]] = [np.broadcast_to(self.X, shape)]
         slopes: list[NDArray[Any]] = []
         for weight in self.weights[:-1]:
             after, slope = self._hidden(weight @ seen[-1])
@@ -51,12 +55,12 @@ class Stack:
     def losses(self) -> Array:
         """Return half the mean squared error of every network."""
         residuals = self._forward()[2]
-        return np.asarray(np.sum(residuals**2, axis=(1, 2)) / (2 * self.X.shape[1]))
+        return np.asarray(np.sum(residuals**2, axis=(1, 2)) / (2 * self.X.shape[-1]))
 
     def gradients(self) -> list[NDArray[Any]]:
         """Return the gradient in every layer."""
         seen, slopes, back = self._forward()
-        back = back / self.X.shape[1]
+        back = back / self.X.shape[-1]
         found: list[NDArray[Any]] = []
         for layer in reversed(range(len(self.weights))):
             found.append(back @ np.swapaxes(seen[layer], 1, 2))

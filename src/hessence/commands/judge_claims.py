@@ -54,5 +54,8 @@ def _as_text(judged: Sequence[Judged]) -> str:
     whole = sum(verdict.holds and verdict.condition is None for _, verdict in judged)
     partly = sum(verdict.holds and verdict.condition is not None for _, verdict in judged)
     failing = len(judged) - whole - partly
-    lines.append(f"\n{len(judged)} claims: {whole} hold, {partly} on a condition, {failing} fail.")
+    lines.append(
+        f"\n{len(judged)} claim{'s' * (len(judged) != 1)}: {whole} hold{'s' * (whole == 1)}, "
+        f"{partly} on a condition, {failing} fail{'s' * (failing == 1)}."
+    )
     return "\n".join(lines)

@@ -167,7 +167,8 @@ def _tell_failures(experiment: Experiment[Any], folder: Path, collected: Collect
     write_atomically(folder / "failures.txt", details)
     task, outcome = collected.failures[0]
     print(
-        f"hessence: {experiment.id}: {len(collected.failures)} of {collected.tasks} tasks failed, "
-        f"the first, {dict(task)}, with {outcome.error}; see {folder / 'failures.txt'}.",
+        f"hessence: {experiment.id}: {len(collected.failures)} of {collected.tasks} "
+        f"task{'s' * (collected.tasks != 1)} failed, the first, {dict(task)}: {outcome.error}; "
+        f"see {folder / 'failures.txt'}.",
         file=sys.stderr,
     )

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from hessence.experiments.catalogue import find_experiment
+from hessence.experiments.datasets import MissingDataError
 from hessence.experiments.options import from_plain
 from hessence.experiments.plain import as_ordered_text
 from hessence.experiments.seeding import task_generator
@@ -54,9 +55,16 @@ def perform(job: Job) -> Outcome:
             raise ValueError(f"the record repeats fields of its task: {', '.join(clash)}")
         text = as_ordered_text(record)
     except Exception as error:
-        sentence = f"{type(error).__name__}: {error}"
-        return Outcome(job.index, error=sentence, details=traceback.format_exc())
+        return Outcome(job.index, error=_sentence(error), details=traceback.format_exc())
     return Outcome(job.index, record=text, seconds=time.perf_counter() - began)
+
+
+def _sentence(error: Exception) -> str:
+    """Return one line without a full stop; mistakes of the user need no name of a class."""
+    said = " ".join(str(error).split()).rstrip(".")
+    if said and isinstance(error, (MissingDataError, ValueError)):
+        return said
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 @contextmanager

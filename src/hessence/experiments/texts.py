@@ -64,6 +64,12 @@ def windows(tokens: Any, count: int, length: int, rng: np.random.Generator) -> t
         )
     starts = rng.integers(len(tokens) - length, size=count)
     drawn = np.stack([tokens[start : start + length + 1] for start in starts]).astype(np.int64)
+    # Only what is drawn: a look at all of the nine billion tokens would take minutes.
+    if drawn.size and drawn.max() >= GPT2_VOCABULARY:
+        raise ValueError(
+            f"text must hold tokens of GPT-2, below {GPT2_VOCABULARY}, and holds {drawn.max()}, "
+            "as if train.bin had been made with another vocabulary"
+        )
     return drawn[:, :-1], drawn[:, 1:]
 
 
