@@ -386,7 +386,6 @@ def _edge_of_stability() -> Picture:
         "edge-of-stability",
         "Self-attention at the edge of stability",
         "Learning to reverse a sequence with rate 2.3 and d_K = 2. The sharpness rises to the "
-        "threshold 2 / lr, crosses it, and hovers around it, while the loss goes on falling on "
-        "average.",
+        "threshold 2 / lr, crosses it, and hovers around it; the loss stops falling there.",
         figure,
     )

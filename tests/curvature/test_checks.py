@@ -155,3 +155,54 @@ def test_a_loss_that_is_not_a_number():
     check = hs.hessian(case.model, case.data, lambda f, y: float("nan") * (f - y).mean()).check()
     assert not check.passed
     assert check.message.startswith("the loss is not a number")
+
+
+class Detached(nn.Module):
+    """Half of its output passes no derivative on."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x):
+        z = self.layers(x)
+        return z + z.detach()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_single_precision_and_kinks_do_not_hide_a_mistake(seed):
+    """Finite differences in single precision could not tell."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        layers = [nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)]
+        x, y = torch.randn(500, 20), torch.randint(10, (500,))
+    right, wrong = nn.Sequential(*layers), Detached(nn.Sequential(*layers))
+    weighted = nn.CrossEntropyLoss(weight=torch.linspace(1, 2, 10))
+    for operator in (hs.hessian, hs.ggn):
+        found = operator(right, (x, y), weighted).check()
+        assert found.passed
+        assert found.difference < 1e-4
+    assert not hs.hessian(wrong, (x, y), nn.CrossEntropyLoss()).check().passed
+
+
+def test_what_cannot_be_told_is_said():
+    """A model that insists on single precision, and bends everywhere."""
+
+    class Single(nn.Module):
+        def __init__(self):
+            super().__init__()
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                self.layers = nn.Sequential(
+                    nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+                )
+
+        def forward(self, x):
+            return self.layers(x.float()).float()
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        data = torch.randn(500, 20), torch.randint(10, (500,))
+    found = hs.hessian(Single(), data, nn.CrossEntropyLoss()).check()
+    assert found.passed
+    assert "too rough" in found.message

@@ -449,3 +449,57 @@ def assert_right(model, y, loss, formula=None, tolerance=1e-12):
         assert H.loss() == pytest.approx(value.item(), rel=1e-12)
         gradient = torch.autograd.grad(formula(model(x), y), parameters)
         assert_same(H.gradient(), torch.cat([g.reshape(-1) for g in gradient]), tolerance)
+
+
+class TestClosuresOverSeveralBatches:
+    """What a closure returns is found out from parts of a batch."""
+
+    @staticmethod
+    def problem():
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+            x, y = torch.randn(11, 3).double(), torch.randint(3, (11,))
+        return model, x, y, [(x[:4], y[:4]), (x[4:8], y[4:8]), (x[8:], y[8:])]
+
+    @pytest.mark.parametrize("reduction", ["mean", "sum"])
+    def test_means_and_sums(self, reduction):
+        model, x, y, batches = self.problem()
+
+        def closure(model, batch):
+            return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction=reduction)
+
+        expected = dense_hessian(lambda: closure(model, (x, y)), model.parameters())
+        assert_same(hs.hessian(model, batches, closure).dense(), expected)
+
+    def test_a_mean_with_a_penalty_is_a_mean(self):
+        model, x, y, batches = self.problem()
+
+        def closure(model, batch):
+            penalty = sum((p**2).sum() for p in model.parameters())
+            return nn.functional.cross_entropy(model(batch[0]), batch[1]) + 0.1 * penalty
+
+        expected = dense_hessian(lambda: closure(model, (x, y)), model.parameters())
+        assert_same(hs.hessian(model, batches, closure).dense(), expected)
+
+    def test_neither_is_refused(self):
+        model, _, y, batches = self.problem()
+        y[::3] = -100
+
+        def closure(model, batch):
+            return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+        with pytest.raises(ValueError, match="pair \\(mean, weight\\)"):
+            hs.hessian(model, batches, closure)
+        hs.hessian(model, batches[0], closure)
+
+    def test_one_without_a_derivative_is_refused(self):
+        model, x, y, _ = self.problem()
+
+        def closure(model, batch):
+            return nn.functional.cross_entropy(model(batch[0]), batch[1]).detach()
+
+        with pytest.raises(ValueError, match="loss has no derivative"):
+            hs.hessian(model, (x, y), closure) @ torch.ones(31, dtype=torch.float64)
+        flat = hs.hessian(model, (x, y), lambda model, batch: batch[0].sum()).dense()
+        assert not flat.any()

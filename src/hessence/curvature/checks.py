@@ -52,12 +52,17 @@ class Check:
     @property
     def passed(self) -> bool:
         """Whether nothing is wrong."""
-        return self.message in (PASSED, PASSED_IN_PART)
+        return self.message in (PASSED, PASSED_IN_PART, UNSURE)
 
 
 PASSED = "The products are symmetric and agree with finite differences."
 
 PASSED_IN_PART = "The products are symmetric; tensors that are not the model's cannot be moved."
+
+UNSURE = "The products are symmetric; finite differences are too rough here to tell more."
+
+ROUGH = 0.03
+"""Finite differences with a larger error of their own, relative, tell nothing."""
 
 NOT_A_NUMBER = "the loss is not a number: NaN or infinity is in the data, the parameters or both."
 
@@ -69,6 +74,7 @@ def check_products(
     reference: Tensor,
     size: float,
     rng: int,
+    precision: torch.dtype,
 ) -> Check:
     """Test products.
 
@@ -78,7 +84,7 @@ def check_products(
         v ↦ Hv.
     move : callable or None
         d ↦ what changes by Hd to first order when the parameters move by d: the gradient, for a
-        Hessian.
+        Hessian. It may work in a higher precision than products do.
     loss : callable
         Evaluates the loss anew.
     reference : Tensor
@@ -87,6 +93,8 @@ def check_products(
         The norm of the parameters.
     rng : int
         The seed of the random vectors.
+    precision : torch.dtype
+        What `move` works in.
     """
     first, second = loss(), loss()
     u, v = _unit_vectors(reference, rng)
@@ -96,7 +104,7 @@ def check_products(
     symmetry = gap / norm if norm else 0.0
     difference = uncertainty = None
     if move is not None:
-        difference, uncertainty = _compare(move, v, image_v, size)
+        difference, uncertainty = _compare(move, v.to(precision), image_v.to(precision), size)
     deterministic = first == second or (np.isnan(first) and np.isnan(second))
     if np.isnan(first) and deterministic:
         message = NOT_A_NUMBER
@@ -149,6 +157,8 @@ def _message(
             "is wrong, or detached somewhere."
         )
     if difference is not None and uncertainty is not None:
+        if uncertainty > ROUGH:
+            return UNSURE
         allowed = AGREEMENT[dtype] + 10 * uncertainty
         if not difference <= allowed:
             return (

@@ -13,7 +13,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -82,6 +82,13 @@ class TorchCriterion(PairCriterion):
             return False
         own = {kind.forward for kind in ELEMENTWISE + SAMPLEWISE + CLASSWISE}
         return type(loss).forward in own
+
+    def doubled(self) -> Self:
+        """Return the same for predictions in double precision."""
+        twin = copy.copy(self)
+        twin._loss = copy.deepcopy(self._loss).double()
+        twin._sum = copy.deepcopy(self._sum).double()
+        return twin
 
     def sum(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the sum that PyTorch's mean divides."""

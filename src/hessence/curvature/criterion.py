@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -16,6 +16,10 @@ class Criterion(ABC):
 
     averaged: bool
     """Whether the totals are divided by the counts."""
+
+    def doubled(self) -> Self:
+        """Return the same for predictions in double precision."""
+        return self
 
     @abstractmethod
     def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:

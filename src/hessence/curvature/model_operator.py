@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
 from abc import abstractmethod
@@ -11,6 +12,7 @@ from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from hessence.curvature import ranks
 from hessence.curvature.checks import Check, check_products, perturbed
@@ -23,7 +25,7 @@ from hessence.operators import Operator
 WIDEST = 16
 """How many vectors go through a graph at once at most."""
 
-TRIAL = 8
+TRIAL = 4
 """How many vectors the two ways to multiply are timed with."""
 
 CLEARLY = 0.8
@@ -132,24 +134,26 @@ class ModelOperator(Operator):
     def check(self, *, rng: int = 0) -> Check:
         """Test that the loss is the same twice, and that products are symmetric and right.
 
-        Right is what finite differences of the gradient say, up to their own error. On the first
-        batch only.
+        Right is what finite differences of the gradient say, up to their own error. They are taken
+        in double precision, if the model can be run in it. On the first batch only.
         """
         term, batch = self._terms.first()
         snapshot, mine = self.setting.snapshot, self.parameters
+        mover, moved_batch = self._widened(batch)
+        there = mover.setting.snapshot.parameters
 
         def multiply(v: Tensor) -> Tensor:
             return mine.join(term.multiply(mine.split(v), self._chosen))
 
         def move(step: Tensor) -> Tensor:
-            leaves = list(snapshot.parameters.leaves)
+            leaves = list(there.leaves)
             parts = dict(zip(mine.names, mine.split(step.clone()), strict=True))
             for name in parts.keys() & padding.keys():
                 parts[name][padding[name]] = 0
-            moved = perturbed(mine.leaves, list(parts.values()))
+            moved = perturbed([leaves[i] for i in self._chosen], list(parts.values()))
             for i, leaf in zip(self._chosen, moved, strict=True):
                 leaves[i] = leaf
-            slopes = self._moved(batch, tuple(leaves))
+            slopes = mover._moved(moved_batch, tuple(leaves))
             return mine.join([slopes[i] for i in self._chosen])
 
         def loss() -> float:
@@ -160,7 +164,26 @@ class ModelOperator(Operator):
         movable = all(name in own for name in mine.names)
         size = float(torch.stack([leaf.detach().norm() for leaf in mine.leaves]).norm())
         reference = torch.zeros(mine.size, dtype=self.dtype, device=self.device)
-        return check_products(multiply, move if movable else None, loss, reference, size, rng)
+        precision = there.leaves[0].dtype
+        return check_products(
+            multiply, move if movable else None, loss, reference, size, rng, precision
+        )
+
+    def _widened(self, batch: Any) -> tuple[Self, Any]:
+        """Return operator and batch in double precision, or as they are if that fails."""
+        if self.dtype == torch.float64 or not set(self.parameters.names) <= set(
+            self.setting.snapshot.own_names
+        ):
+            return self, batch
+        try:
+            twin, wide = copy.copy(self), tree_map(_wide, batch)
+            twin.setting = self.setting.doubled()
+            leaves = twin.setting.snapshot.parameters.leaves
+            if all(slope.dtype == torch.float64 for slope in twin._moved(wide, leaves)):
+                return twin, wide
+        except Exception:  # from a model or a loss that is made for single precision
+            pass
+        return self, batch
 
     def watch(self, callback: Callable[[int], None] | None) -> None:
         """Call back with the number of products of this operator so far, whenever some are made."""
@@ -263,6 +286,10 @@ class ModelOperator(Operator):
             single.append(_seconds(lambda: self._add_vectors(term, rows, image)))
             block.append(_seconds(lambda: self._add_blocks(term, rows, image)))
         return min(single), min(block)
+
+
+def _wide(part: Any) -> Any:
+    return part.double() if isinstance(part, Tensor) and part.is_floating_point() else part
 
 
 def _seconds(work: Callable[[], None]) -> float:

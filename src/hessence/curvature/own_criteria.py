@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from hessence.curvature.batch_parts import first_length
+from hessence.curvature.batch_parts import first_length, tensors_in
 from hessence.curvature.criterion import Criterion, PairCriterion
 
 NOT_A_REDUCTION = (
@@ -81,11 +81,8 @@ class FunctionCriterion(PairCriterion):
         rows = torch.arange(samples).repeat(copies)
         half = len(rows) // 2
         values = [self._at(prediction, target, i) for i in (rows, rows[:half], rows[half:])]
-        whole, first, second = (float(value) for value in values)
-        share = half / len(rows)
-        tolerance = 1e3 * torch.finfo(values[0].dtype).eps * (abs(first) + abs(second))
-        expected = {True: share * first + (1 - share) * second, False: first + second}
-        return {kind for kind, value in expected.items() if abs(value - whole) <= tolerance}
+        whole, first, second = values
+        return reductions(whole, first, second, half / len(rows))
 
     def _at(self, prediction: Any, target: Any, rows: Tensor) -> Tensor:
         """Return the value on some of the samples."""
@@ -97,16 +94,53 @@ class FunctionCriterion(PairCriterion):
 
 
 class ClosureCriterion(Criterion):
-    """A function of (model, batch) that returns a mean over samples, or a pair (mean, weight)."""
+    """A function of (model, batch): a mean over samples, a sum, or a pair (mean, weight).
 
-    averaged = True
+    Parameters
+    ----------
+    function : callable
+        The function.
+    averaged : bool
+        Whether it is a mean.
+    """
 
-    def __init__(self, function: Callable[[nn.Module, Any], Any]) -> None:
+    def __init__(self, function: Callable[[nn.Module, Any], Any], *, averaged: bool = True) -> None:
         self._function = function
+        self.averaged = averaged
+
+    def settled(self, run: Callable[..., Any], batch: Any) -> ClosureCriterion:
+        """Find out from one batch whether the closure is a mean over samples or a sum.
+
+        There is no telling if the tensors of a batch differ in length; it is then taken for a mean.
+
+        Parameters
+        ----------
+        run : callable
+            Calls a function of (model, batch) on a fresh copy of the model's state.
+        batch : object
+            The batch.
+        """
+        samples, value = first_length(batch), run(self._function, batch)
+        lengths = {t.shape[:1] for t in tensors_in(batch)}
+        if samples < 2 or lengths != {(samples,)} or not isinstance(value, Tensor) or value.ndim:
+            return self
+        found = {True, False}
+        try:
+            for cut in {max(1, samples // 3), samples // 2}:
+                first = run(self._function, _rows(batch, slice(cut)))
+                second = run(self._function, _rows(batch, slice(cut, None)))
+                found &= reductions(value, first, second, cut / samples)
+        except Exception:  # from a model that knows the number of samples
+            return self
+        if not found:
+            raise ValueError(NOT_A_REDUCTION)
+        return ClosureCriterion(self._function, averaged=True in found)
 
     def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
         """Return the closure's value times the number of samples, or times its own weight."""
         value = self._function(model, batch)
+        if not self.averaged:
+            return _require_loss(value), float(first_length(batch))
         weight = float(first_length(batch)) if isinstance(value, Tensor) else None
         if isinstance(value, tuple) and len(value) == 2:
             value, weight = value[0], _number(value[1])
@@ -119,6 +153,19 @@ class ClosureCriterion(Criterion):
         # The mean over nothing is not a number, and must not become a part of the sum.
         total = value.mean() * weight if weight else value.new_zeros(())
         return total, weight
+
+
+def reductions(whole: Tensor, first: Tensor, second: Tensor, share: float) -> set[bool]:
+    """Return what a loss can be, a mean (True) or a sum, by its values on a batch and its parts."""
+    a, b = float(first.detach()), float(second.detach())
+    tolerance = 1e3 * torch.finfo(whole.dtype).eps * (abs(a) + abs(b))
+    expected = {True: share * a + (1 - share) * b, False: a + b}
+    value = float(whole.detach())
+    return {kind for kind, guess in expected.items() if abs(guess - value) <= tolerance}
+
+
+def _rows(batch: Any, rows: slice) -> Any:
+    return tree_map(lambda leaf: leaf[rows] if isinstance(leaf, Tensor) else leaf, batch)
 
 
 def _samples(prediction: Any, target: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any, Literal, get_args
@@ -65,6 +66,9 @@ class Setting:
                 "data must have batches that are pairs (input, target) for this loss; for others "
                 "give a closure loss(model, batch)."
             )
+        several = self.batches.kept is None or len(self.batches.kept) > 1 or ranks.parallel()
+        if isinstance(criterion, ClosureCriterion) and several:
+            return criterion.settled(self.snapshot.run, self.batches.first)
         if not isinstance(criterion, FunctionCriterion):
             return criterion
         inputs, target = self.batches.first
@@ -74,7 +78,6 @@ class Setting:
                 criterion.sum(prediction, target)
             except (AttributeError, TypeError) as error:
                 return self._closure(criterion, error)
-        several = self.batches.kept is None or len(self.batches.kept) > 1 or ranks.parallel()
         return criterion.settled(prediction, target) if several else criterion
 
     def _closure(self, criterion: FunctionCriterion, error: Exception) -> Criterion:
@@ -84,7 +87,14 @@ class Setting:
             self.snapshot.run(closure.total, self.batches.first)
         except Exception:
             raise error from None
-        return closure
+        return self._settle(closure)
+
+    def doubled(self) -> Setting:
+        """Return the same in double precision, for a check."""
+        twin = copy.copy(self)
+        twin.snapshot = self.snapshot.doubled()
+        twin.criterion = self.criterion.doubled()
+        return twin
 
     @cached_property
     def separable(self) -> bool:

@@ -9,8 +9,10 @@ snapshot is in use.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,6 +54,16 @@ class Snapshot:
         self._state |= {name: b.clone() for name, b in self._buffers.items()}
         self._stage = _Stage(self._model)
         self._kernels = ExactKernels(self._model)
+
+    def doubled(self) -> Snapshot:
+        """Return the same in double precision."""
+        twin = copy.copy(self)
+        wide = {name: _wide(tensor).detach() for name, tensor in self._state.items()}
+        leaves = tuple(wide[name].requires_grad_() for name in self.parameters.names)
+        twin.parameters = replace(self.parameters, leaves=leaves)
+        twin._state = wide
+        twin._buffers = {name: _wide(buffer) for name, buffer in self._buffers.items()}
+        return twin
 
     @property
     def own_names(self) -> tuple[str, ...]:
@@ -130,6 +142,10 @@ class Snapshot:
         finally:
             for module, name, value in before:
                 setattr(module, name, value)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 class _Stage(nn.Module):  # type: ignore[misc]

@@ -57,6 +57,7 @@ class HessianTerm(Term):
                 total, self._leaves, create_graph=True, materialize_grads=True
             )
         else:
+            _require_constant(snapshot, criterion, batch, total)
             self._slopes = tuple(torch.zeros_like(leaf) for leaf in self._leaves)
         self.gradient = tuple(slope.detach() for slope in self._slopes)
 
@@ -67,6 +68,19 @@ class HessianTerm(Term):
         leaves = [self._leaves[i] for i in chosen]
         slopes = [self._slopes[i] for i in chosen]
         return pull_back(slopes, leaves, directions, batched=batched)
+
+
+def _require_constant(snapshot: Snapshot, criterion: Criterion, batch: Any, total: Tensor) -> None:
+    """Refuse a loss that depends on the parameters without PyTorch knowing."""
+    moved = tuple(
+        (1.1 * leaf.detach() + 0.01).requires_grad_() for leaf in snapshot.parameters.leaves
+    )
+    there, _ = snapshot.run(criterion.total, batch, leaves=moved)
+    if not torch.equal(there.detach(), total.detach()):
+        raise ValueError(
+            "loss has no derivative, but changes with the parameters: it was detached, or computed "
+            "under torch.no_grad()."
+        )
 
 
 class GgnTerm(Term):
