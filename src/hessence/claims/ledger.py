@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 
 from hessence.claims.protocol import Claim, Verdict
+from hessence.experiments.jobs import limited_threads
 from hessence.experiments.options import nearest
 from hessence.report import Table
 
@@ -40,6 +43,19 @@ MODULES = (
     "errata_matrices",
 )
 """Where the claims are, in the papers' order."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Hold linear algebra to one thread, if that can be done.
+
+    On small matrices more of them wait for each other, and cost three times as much.
+    """
+    if find_spec("threadpoolctl") is None:
+        yield
+        return
+    with limited_threads(1):
+        yield
 
 
 class UnknownClaimError(LookupError):

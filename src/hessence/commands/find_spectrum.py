@@ -7,6 +7,7 @@ import difflib
 import importlib.util
 import json
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +48,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--steps", type=int, default=64, help="products for each of them (64)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random vectors (0)")
     parser.add_argument(
-        "--out", type=Path, default=Path("out"), metavar="DIR", help="where to write"
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (out)"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=run)
@@ -100,12 +101,14 @@ def load_function(target: str) -> Callable[[], Any]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise CommandError(f"{file} cannot be run: {type(error).__name__}: {error}") from error
+        raise CommandError(
+            f"{file} cannot be run: {type(error).__name__} in {_place(error)}: {error}"
+        ) from error
     found: Callable[[], Any] | None = getattr(module, name, None)
     if not callable(found):
         names = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
         close = difflib.get_close_matches(name, names, n=3, cutoff=0.0)
-        hint = f"; it has {', '.join(close)}" if close else ""
+        hint = f"; near it: {', '.join(close)}" if close else ""
         raise CommandError(f"{file} has no function {name}{hint}.")
     return found
 
@@ -114,12 +117,20 @@ def _built(build: Callable[[], Any], target: str) -> tuple[Any, Any, Any]:
     try:
         result = build()
     except Exception as error:
-        raise CommandError(f"{target} failed: {type(error).__name__}: {error}") from error
+        raise CommandError(
+            f"{target} failed in {_place(error)}: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(result, tuple) or len(result) not in (2, 3):
         raise CommandError(
             f"{target} must return model, data and loss, got {type(result).__name__}."
         )
     return (*result, None) if len(result) == 2 else result
+
+
+def _place(error: Exception) -> str:
+    """Return the line at which an error was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"line {last.lineno} of {Path(last.filename).name}"
 
 
 def _find(
@@ -154,7 +165,8 @@ def _find(
             bar.begin("density", done + options.probes * options.steps)
             _ = result.density
     except (TypeError, ValueError) as error:
-        raise CommandError(str(error)) from error
+        said = str(error).replace("pass eval_mode=True", "give --eval-mode")
+        raise CommandError(said) from error
     except (RuntimeError, OSError) as error:  # from the user's own code, or PyTorch on its behalf
         raise CommandError(
             f"the model cannot be run on its data: {type(error).__name__}: {error}"

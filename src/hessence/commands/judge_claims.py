@@ -8,7 +8,13 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from hessence.claims.ledger import Judged, UnknownClaimError, all_claims, find_claim
+from hessence.claims.ledger import (
+    Judged,
+    UnknownClaimError,
+    all_claims,
+    find_claim,
+    one_thread,
+)
 from hessence.commands.failures import CommandError
 
 WIDTH = 100
@@ -18,6 +24,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser's commands."""
     parser = commands.add_parser("claims", help="judge every statement of the papers")
     parser.add_argument("ids", nargs="*", metavar="ID", help="claims (all of them)")
+    parser.add_argument("--list", action="store_true", help="list the claims and judge none")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run, out="standard output")
 
@@ -28,7 +35,11 @@ def run(options: argparse.Namespace) -> int:
         chosen = [find_claim(name) for name in dict.fromkeys(options.ids or all_claims())]
     except UnknownClaimError as error:
         raise CommandError(str(error)) from error
-    judged = [(claim, claim.check()) for claim in chosen]
+    if options.list:
+        print("\n".join(_paragraph(f"{claim.id}  {claim.where}: {claim.says}") for claim in chosen))
+        return 0
+    with one_thread():
+        judged = [(claim, claim.check()) for claim in chosen]
     print(_as_json(judged) if options.json else _as_text(judged))
     return 0
 
@@ -46,11 +57,8 @@ def _as_text(judged: Sequence[Judged]) -> str:
     lines = []
     for claim, verdict in judged:
         lines.append(f"{claim.id}  {verdict.word}")
-        for text in (f"{claim.where}: {claim.says}", verdict.evidence):
-            lines += textwrap.wrap(
-                text, WIDTH, initial_indent="    ", subsequent_indent="    ",
-                break_on_hyphens=False,
-            )  # fmt: skip
+        texts = (f"{claim.where}: {claim.says}", verdict.evidence)
+        lines += [_paragraph(text, initial="    ") for text in texts]
     whole = sum(verdict.holds and verdict.condition is None for _, verdict in judged)
     partly = sum(verdict.holds and verdict.condition is not None for _, verdict in judged)
     failing = len(judged) - whole - partly
@@ -59,3 +67,9 @@ def _as_text(judged: Sequence[Judged]) -> str:
         f"{partly} on a condition, {failing} fail{'s' * (failing == 1)}."
     )
     return "\n".join(lines)
+
+
+def _paragraph(text: str, initial: str = "") -> str:
+    return textwrap.fill(
+        text, WIDTH, initial_indent=initial, subsequent_indent="    ", break_on_hyphens=False
+    )

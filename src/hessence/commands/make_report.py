@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hessence.claims.ledger import Judged, all_claims, ledger_sections, ledger_table
+from hessence.claims.ledger import Judged, all_claims, ledger_sections, ledger_table, one_thread
 from hessence.commands.failures import CommandError
 from hessence.experiments.overview import NothingToReportError, read_results
 from hessence.experiments.results_page import results_page
@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("report", help="make one page of all results in a folder")
     parser.add_argument("out", type=Path, metavar="DIR", help="where hessence reproduce wrote to")
     parser.add_argument("--no-claims", action="store_true", help="leave out the papers' claims, "
-                        "which take a minute or two to judge")  # fmt: skip
+                        "which take half a minute to judge")  # fmt: skip
     parser.set_defaults(run=run)
 
 
@@ -47,7 +47,7 @@ def claims_tables() -> list[tuple[str, Table]]:
     judged: list[Judged] = []
     open_rows: list[tuple[str, ...]] = []
     claims = list(all_claims().values())
-    with TaskProgress("claims", sys.stderr) as progress:
+    with TaskProgress("claims", sys.stderr) as progress, one_thread():
         for done, claim in enumerate(claims):
             progress.update(done, len(claims))
             try:

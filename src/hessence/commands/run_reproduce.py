@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
         "--cluster", metavar="WHERE", help="Dask: local:N, or a scheduler's address"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("out"), metavar="DIR", help="where to write"
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (out)"
     )
     parser.set_defaults(run=run)
 

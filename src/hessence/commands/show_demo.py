@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
         "demo", help="show every network at work, with pictures and a page"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("out"), metavar="DIR", help="where to write"
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (out)"
     )
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     parser.set_defaults(run=run)

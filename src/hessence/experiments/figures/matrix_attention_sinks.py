@@ -240,7 +240,7 @@ EXPERIMENT = Experiment(
     id="matrix-attention-sinks",
     title="Attention sinks where tokens are vectors",
     figures=("000 F9",),
-    shows="bulk and largest outliers of attention with d = 10 against the strength of a sink",
+    shows="bulk and largest outliers of attention between vectors against the strength of a sink",
     presets={
         "tiny": Settings(dimension=2, keys=7, sequences=3, length=4, points=3, draws=2),
         "quick": Settings(),

@@ -177,7 +177,7 @@ EXPERIMENT = Experiment(
     id="relu-cells",
     title="ReLU: one spectrum for each cell",
     figures=("000 F1", "001 F2"),
-    shows="all eigenvalues of a ReLU network of width 10, by the cell they come from",
+    shows="all eigenvalues of a ReLU network, by the cell they come from",
     presets={
         "tiny": Settings(samples=100, shares=(0.5, 0.25), draws=2),
         "quick": Settings(),
