@@ -271,6 +271,13 @@ def test_claims_as_json(capsys):
     assert entry["condition"] == "δx > 0"
 
 
+def test_the_command_lists_claims_without_judging_them(capsys):
+    assert main(["claims", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"{name}  {claim.where[:20]}" in listed for name, claim in all_claims().items())
+    assert "largest gap" not in listed
+
+
 def test_an_unknown_claim_is_one_sentence(capsys):
     assert main(["claims", "000-T3.l"]) == 2
     told = capsys.readouterr().err
