@@ -106,10 +106,8 @@ def test_the_loss_may_be_left_out(script, tmp_path, capsys):
         ("build", "the target must read SCRIPT.py:FUNCTION"),
         ("{script}:", "the target must read SCRIPT.py:FUNCTION"),
         ("{script}:biuld", "has no function biuld; near it: build"),
-        (
-            "{script}:dropout",
-            "layer '1' (Dropout) drops values at random: call model.eval() first, or give --eval-mode",
-        ),
+        ("{script}:dropout", "layer '1' (Dropout) drops values at random: call model.eval()"),
+        ("{script}:dropout", "first, or give --eval-mode, which restores"),
         ("{script}:broken", "failed in line 29 of training.py: RuntimeError: no data today"),
         ("{script}:mismatched", "cannot be run on its data: RuntimeError: mat1 and mat2 shapes"),
         ("{script}:missing", "images/0.png"),
