@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -10,6 +11,20 @@ import numpy as np
 
 from hessence.arrays import Array, floating, like, nonzero, to_numpy
 from hessence.spectra import Spectrum
+
+
+class NotFiniteError(ValueError):
+    """A product has NaN or infinity in it."""
+
+
+def require_finite(image: Array, hint: str) -> None:
+    """Refuse a product H @ v with NaN or infinity in it; the hint says where to look."""
+    # A finite sum proves every entry finite, in one pass; an overflow of the sum proves nothing.
+    xp = api.array_namespace(image)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(xp.sum(image))
+    if not math.isfinite(total) and not bool(xp.all(xp.isfinite(image))):
+        raise NotFiniteError(f"H @ v contains NaN or infinity; {hint}.")
 
 
 class Operator(ABC):

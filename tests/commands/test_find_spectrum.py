@@ -46,6 +46,13 @@ def mismatched():
     return nn.Linear(3, 2), (torch.randn(30, 5), torch.randn(30, 2)), nn.MSELoss()
 
 
+def out_of_range():
+    def loss(prediction, target):
+        return prediction.sum() + [1.0, 2.0][len(target)]
+
+    return nn.Linear(3, 2), (torch.randn(30, 3), torch.randn(30, 2)), loss
+
+
 class Missing(torch.utils.data.Dataset):
     def __len__(self):
         return 3
@@ -110,6 +117,7 @@ def test_the_loss_may_be_left_out(script, tmp_path, capsys):
         ("{script}:dropout", "first, or give --eval-mode, which restores"),
         ("{script}:broken", "failed in line 29 of training.py: RuntimeError: no data today"),
         ("{script}:mismatched", "cannot be run on its data: RuntimeError: mat1 and mat2 shapes"),
+        ("{script}:out_of_range", "IndexError in line 38 of training.py: list index out of range"),
         ("{script}:missing", "images/0.png"),
         ("{script}:wrong", "must return model, data and loss, got int"),
     ],

@@ -185,6 +185,33 @@ def test_targets_that_would_broadcast(loss, operator):
         operator(model, (torch.randn(5, 2), torch.ones(5)), loss)
 
 
+@pytest.mark.parametrize(("target", "message"), [
+    (torch.tensor([0, 1, 2, 3]), "must hold class numbers from 0 to 2, got 3"),
+    (torch.tensor([0, 1, -1, 2]), "must hold class numbers from 0 to 2, got -1"),
+    (torch.tensor([[0], [1], [2], [0]]), r"must have shape \(4,\) for class numbers, got \(4, 1\)"),
+])  # fmt: skip
+@pytest.mark.parametrize("loss", ["cross-entropy", nn.CrossEntropyLoss(), nn.NLLLoss()], ids=str)
+def test_class_numbers(loss, target, message):
+    with pytest.raises(ValueError, match=f"data: the target {message}"):
+        hs.hessian(nn.Linear(2, 3), (torch.randn(4, 2), target), loss)
+
+
+def test_class_numbers_that_are_ignored():
+    data = torch.randn(4, 2), torch.tensor([0, -1, 7, 2])
+    H = hs.hessian(nn.Linear(2, 8), data, nn.CrossEntropyLoss(ignore_index=-1))
+    assert H.check().passed
+
+
+@pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
+def test_data_that_are_not_finite(operator):
+    x = torch.randn(5, 2)
+    x[3, 1] = float("nan")
+    H = operator(nn.Sequential(nn.Linear(2, 3), nn.Tanh()), (x, torch.randn(5, 3)))
+    for use in (lambda: H.dense(), lambda: H @ torch.ones(9), lambda: hs.eigenpairs(H, 2)):
+        with pytest.raises(ValueError, match=r"contains NaN or infinity; it comes from the data"):
+            use()
+
+
 def test_predictions_that_are_not_tensors():
     model = nn.GRU(2, 3)
     data = torch.randn(5, 4, 2), torch.randn(5, 4, 3)

@@ -7,6 +7,7 @@ import difflib
 import importlib.util
 import json
 import sys
+import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable
@@ -36,7 +37,9 @@ def add(commands: Any) -> None:
         metavar="SCRIPT.py:FUNCTION",
         help="a function without arguments that returns model, data and loss",
     )
-    parser.add_argument("-k", type=int, default=10, help="how many eigenvalues to estimate (10)")
+    parser.add_argument(
+        "-k", type=int, default=10, help="how many eigenvalues, if not all are exact (10)"
+    )
     parser.add_argument("--method", choices=("exact", "estimate"), help="insist on one of the two")
     parser.add_argument("--which", default="LA", choices=("LA", "SA", "LM", "BE"),
                         help="largest, smallest, largest in magnitude, or both ends")  # fmt: skip
@@ -102,7 +105,7 @@ def load_function(target: str) -> Callable[[], Any]:
         spec.loader.exec_module(module)
     except Exception as error:
         raise CommandError(
-            f"{file} cannot be run: {type(error).__name__} in {_place(error)}: {error}"
+            f"{file} cannot be run: {type(error).__name__}{_place(error)}: {error}"
         ) from error
     found: Callable[[], Any] | None = getattr(module, name, None)
     if not callable(found):
@@ -118,7 +121,7 @@ def _built(build: Callable[[], Any], target: str) -> tuple[Any, Any, Any]:
         result = build()
     except Exception as error:
         raise CommandError(
-            f"{target} failed in {_place(error)}: {type(error).__name__}: {error}"
+            f"{target} failed{_place(error)}: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(result, tuple) or len(result) not in (2, 3):
         raise CommandError(
@@ -128,9 +131,13 @@ def _built(build: Callable[[], Any], target: str) -> tuple[Any, Any, Any]:
 
 
 def _place(error: Exception) -> str:
-    """Return the line at which an error was raised."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"line {last.lineno} of {Path(last.filename).name}"
+    """Return the last line of the user's own code on the way to an error, if there is one."""
+    paths = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    others = (str(Path(__file__).parents[1]), "<frozen", *paths)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(others):
+            return f" in line {frame.lineno} of {Path(frame.filename).name}"
+    return ""
 
 
 def _find(
@@ -167,9 +174,9 @@ def _find(
     except (TypeError, ValueError) as error:
         said = str(error).replace("pass eval_mode=True", "give --eval-mode")
         raise CommandError(said) from error
-    except (RuntimeError, OSError) as error:  # from the user's own code, or PyTorch on its behalf
+    except Exception as error:  # from the user's own code, or PyTorch on its behalf
         raise CommandError(
-            f"the model cannot be run on its data: {type(error).__name__}: {error}"
+            f"the model cannot be run on its data: {type(error).__name__}{_place(error)}: {error}"
         ) from error
     return result
 

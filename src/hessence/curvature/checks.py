@@ -64,7 +64,7 @@ UNSURE = "The products are symmetric; finite differences are too rough here to t
 ROUGH = 0.03
 """Finite differences with a larger error of their own, relative, tell nothing."""
 
-NOT_A_NUMBER = "the loss is not a number: NaN or infinity is in the data, the parameters or both."
+NOT_FINITE = "NaN or infinity is in the loss or in the parameters."
 
 
 def check_products(
@@ -106,8 +106,8 @@ def check_products(
     if move is not None:
         difference, uncertainty = _compare(move, v.to(precision), image_v.to(precision), size)
     deterministic = first == second or (np.isnan(first) and np.isnan(second))
-    if np.isnan(first) and deterministic:
-        message = NOT_A_NUMBER
+    if not np.isfinite([first, second, size]).all():
+        message = NOT_FINITE
     else:
         message = _message(deterministic, symmetry, difference, uncertainty, reference.dtype)
     return Check(deterministic, symmetry, difference, uncertainty, message)

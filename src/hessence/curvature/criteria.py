@@ -123,6 +123,8 @@ class TorchCriterion(PairCriterion):
         _require_tensor(prediction)
         if isinstance(self._loss, ELEMENTWISE):
             _require_same_shape(prediction, target)
+        if isinstance(self._loss, CLASSWISE) and not target.is_floating_point():
+            _require_classes(prediction, target, self._loss.ignore_index)
 
     def half_mse_factor(self, prediction: Tensor, target: Tensor) -> float | None:
         """Return 2/d for a mean over n samples of d elements each, 2n for a sum."""
@@ -250,6 +252,21 @@ def _require_same_shape(prediction: Any, target: Tensor) -> None:
     if tuple(prediction.shape) != tuple(target.shape):
         wanted, got = _shapes(prediction, target)
         raise ValueError(f"data: the target must have the prediction's shape {wanted}, got {got}.")
+
+
+def _require_classes(prediction: Tensor, target: Tensor, ignored: int) -> None:
+    *samples, classes = prediction.movedim(1 if prediction.ndim > 1 else 0, -1).shape
+    if list(target.shape) != samples:
+        raise ValueError(
+            f"data: the target must have shape {tuple(samples)} for class numbers, "
+            f"got {tuple(target.shape)}."
+        )
+    wrong = target[(target != ignored) & ((target < 0) | (target >= classes))]
+    if wrong.numel():
+        raise ValueError(
+            f"data: the target must hold class numbers from 0 to {classes - 1}, "
+            f"got {int(wrong[0])}."
+        )
 
 
 def _shapes(*tensors: Tensor) -> list[str]:

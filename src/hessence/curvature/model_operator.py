@@ -20,7 +20,7 @@ from hessence.curvature.exact_kernels import full_precision
 from hessence.curvature.setting import Setting
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
-from hessence.operators import Operator
+from hessence.operators import Operator, require_finite
 
 WIDEST = 16
 """How many vectors go through a graph at once at most."""
@@ -34,6 +34,8 @@ CLEARLY = 0.8
 BRIEF, REPEATS = 0.05, 5
 """A trial of less than so many seconds is repeated up to so many times."""
 
+
+WHERE = "it comes from the data or the parameters, or the model overflows"
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -207,6 +209,7 @@ class ModelOperator(Operator):
         ranks.sum_tensor(result)
         assert self._terms.count is not None
         result /= self._divisor(self._terms.count)
+        require_finite(result, WHERE)
         self._products += len(rows)
         if self._watcher is not None:
             self._watcher(self._products)

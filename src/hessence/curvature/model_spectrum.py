@@ -14,7 +14,7 @@ from torch import Tensor
 from hessence.arrays import epsilon, like, to_numpy
 from hessence.curvature import ranks
 from hessence.curvature.batches import is_sample_pair, merged
-from hessence.curvature.checks import NOT_A_NUMBER, CheckWarning
+from hessence.curvature.checks import NOT_FINITE, CheckWarning
 from hessence.curvature.criteria import PairCriterion
 from hessence.curvature.model_matrices import ModelHessian, hessian
 from hessence.curvature.setting import Setting
@@ -179,7 +179,7 @@ def estimate(
 ) -> Estimate:
     """Estimate the spectrum of an operator, after a check of its products."""
     checked = H.check()
-    if not checked.deterministic or checked.message == NOT_A_NUMBER:
+    if not checked.deterministic or checked.message == NOT_FINITE:
         raise ValueError(f"model: {checked.message}")
     if not checked.passed:
         warnings.warn(f"the Hessian's products are suspect: {checked.message}", CheckWarning, 3)

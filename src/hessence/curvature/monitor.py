@@ -15,9 +15,10 @@ from hessence.curvature.history import History
 from hessence.curvature.measurement import Measurement
 from hessence.curvature.model_matrices import ModelHessian, hessian
 from hessence.curvature.monitor_files import MonitorFiles
-from hessence.curvature.tracking import NotFiniteError, Top, Tracker
+from hessence.curvature.tracking import Top, Tracker
 from hessence.krylov.arguments import require_int, require_tolerance
 from hessence.krylov.stochastic_trace import FEWEST, trace
+from hessence.operators import NotFiniteError
 
 
 class Monitor:

@@ -44,10 +44,6 @@ JUMP = 0.5
 STATE = ("vectors", "moves", "pace", "rows", "inside")
 
 
-class NotFiniteError(ArithmeticError):
-    """A product has NaN or infinity in it."""
-
-
 @dataclass(frozen=True)
 class Top:
     """The k largest eigenvalues, descending, with error bounds, and what they took."""
@@ -93,17 +89,16 @@ class Tracker:
             Whether to search, from a random vector in the complement, for an eigenvalue that
             was overlooked; one is missed with a probability of 0.1.
         """
-        guarded = _Guarded(H)
         if self._vectors is None or H.shape[0] <= max(SMALL, self._room):
-            return self._afresh(guarded, rng)
+            return self._afresh(H, rng)
         tol = max(self._tol, ATTAINABLE * epsilon(self._vectors))
-        space = Space(guarded, self._vectors, H.shape[0])
+        space = Space(H, self._vectors, H.shape[0])
         found = search(space, self._start(check), self._past, self._k, tol, self._room)
         self._past = self._past.updated(space.rows, space.images, space.inside, self._kept)
         pairs = None
         if check or not found.resolved.all():
             pairs = eigenpairs(
-                guarded, self._k, "LA", tol, found.rows.mT, rng, confidence=SURE if check else 0.0
+                H, self._k, "LA", tol, found.rows.mT, rng, confidence=SURE if check else 0.0
             )
             found_more = to_numpy(pairs.eigenvalues) > found.values + tol * space.norm
         if pairs is None or (found.resolved.all() and not found_more.any()):
@@ -140,7 +135,7 @@ class Tracker:
     def _kept(self) -> int:
         return self._k + self._remember
 
-    def _afresh(self, H: _Guarded, rng: np.random.Generator) -> Top:
+    def _afresh(self, H: Any, rng: np.random.Generator) -> Top:
         pairs = eigenpairs(H, self._k, "LA", min(self._tol, LOOSEST), rng=rng)
         self._past = Recollection.nothing(H._reference, H.shape[0])
         self._vectors = None
@@ -193,19 +188,6 @@ class Tracker:
             # Another eigenvector has taken the place of one; it must not be given up for that.
             self._moves, self._pace = moves, np.where(length < JUMP**2, pace, 0.0)
         self._vectors = vectors
-
-
-class _Guarded:
-    """An operator whose products are finite, or raise an error of their own."""
-
-    def __init__(self, H: Any) -> None:
-        self._H, self._reference, self.shape = H, H._reference, H.shape
-
-    def __matmul__(self, columns: Tensor) -> Tensor:
-        image: Tensor = self._H @ columns
-        if not bool(torch.isfinite(image).all()):
-            raise NotFiniteError("H @ v contains NaN or infinity.")
-        return image
 
 
 def _top(pairs: Eigenpairs, products: int, checked: bool) -> Top:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence.arrays import Array, epsilon, floating, kind
-from hessence.operators import Operator
+from hessence.operators import Operator, require_finite
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Operand:
         """Multiply columns (*batch, n, b)."""
         if isinstance(self.H, Operator):
             image = plain(self.H._apply(columns))
-            _require_finite(image)
+            require_finite(image, "check the operator H")
             return image
         # One vector goes as a vector: foreign operators of a single network are quickest, or only
         # right, on what `@` means for them in everyday use.
@@ -55,7 +54,7 @@ class Operand:
                 f"H @ v must have the shape of v, {tuple(columns.shape)}, got {tuple(image.shape)}."
             )
         xp = api.array_namespace(image)
-        _require_finite(image)
+        require_finite(image, "check the operator H")
         return xp.astype(image, self.reference.dtype, copy=False)
 
 
@@ -81,15 +80,6 @@ def operand(H: Any, v0: Any = None) -> Operand:
 def plain(array: Array) -> Array:
     """Return the array outside of any autograd graph."""
     return array.detach() if api.is_torch_array(array) else array
-
-
-def _require_finite(image: Array) -> None:
-    # A finite sum proves every entry finite, in one pass; an overflow of the sum proves nothing.
-    xp = api.array_namespace(image)
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = float(xp.sum(image))
-    if not math.isfinite(total) and not bool(xp.all(xp.isfinite(image))):
-        raise ValueError("H @ v contains NaN or infinity; check the operator H.")
 
 
 def _reference(H: Any, v0: Any) -> Array:
