@@ -6,17 +6,21 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from hessence.experiments import Experiment, Finding
+from hessence.experiments.limits import at_least, may_be_empty
+
+Draws = Annotated[tuple[Annotated[int, at_least(0)], ...], may_be_empty]
 
 
 @dataclass(frozen=True)
 class Settings:
     tasks: int = 12
-    seconds: float = 0.1
+    seconds: Annotated[float, at_least(0)] = 0.1
     scale: float = 1.0
-    broken: tuple[int, ...] = ()
-    deadly: tuple[int, ...] = ()
+    broken: Draws = ()
+    deadly: Draws = ()
     diary: str = ""
 
 

@@ -24,7 +24,9 @@ MISTAKES = [
     (["relu-cells", "--preset", "papre"], "there is no preset papre; there are quick and paper."),
     (["relu-cells", "--set", "widht=3"], "there is no setting widht; near it: width, "),
     (["relu-cells", "--set", "width=x"], "width must be a whole number, got 'x'."),
-    (["relu-cells", "--set", "positive=11"], "positive must be between 0 and the width, 10."),
+    (["relu-cells", "--set", "positive=11"], "positive must be at most the width, 10."),
+    (["relu-cells", "--set", "noise=-1"], "noise must be at least 0, got '-1'."),
+    (["relu-cells", "--set", "shares=0.5,0.5"], "relu-cells: these settings make two tasks the "),
     (["relu-cells", "--set", "width"], "--set must read FIELD=VALUE, got 'width'."),
     (["relu-cells", "--set", "a.width=3"], "a is not among these experiments; relu-cells "),
     (["relu-cells", "--jobs", "0"], "jobs must be at least 1, got 0."),
@@ -86,6 +88,24 @@ def test_failing_tasks_are_told_and_written_down(tmp_path, capsys):
     assert "Traceback" in (tmp_path / "sleeper" / "failures.txt").read_text()
     assert main(arguments) == 0
     assert not (tmp_path / "sleeper" / "failures.txt").exists()
+
+
+def test_a_figure_that_fails_leaves_the_folder_as_it_was(tmp_path, capsys):
+    source = SLEEPER.read_text(encoding="utf-8")
+    script = tmp_path / "slow.py"
+    script.write_text(source, encoding="utf-8")
+    arguments = ["reproduce", str(script), "--preset", "tiny", "--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    folder = tmp_path / "out" / "sleeper"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    other = tmp_path / "slower.py"
+    other.write_text(source.replace("def draw(", "def draw(*a): 1 / 0\n\n\ndef undrawn("))
+    assert main(["reproduce", str(other), *arguments[2:], "--set", "tasks=3"]) == 1
+    told = capsys.readouterr().err
+    assert "there is no figure: ZeroDivisionError('division by zero'); see " in told
+    assert "Traceback" in (folder / "failures.txt").read_text(encoding="utf-8")
+    (folder / "failures.txt").unlink()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_the_report_stands_alone(tmp_path, capsys):

@@ -112,9 +112,9 @@ def test_what_needs_a_gpu_is_told():
         ("language-model-sinks", "checkpoint=a.bin", "text must be stories, or a file of stories"),
         ("gauss-newton-gap", "text=openwebtext", "vocabulary must be at least 50257"),
         ("language-model-sinks", "checkpoint=stories15M", "checkpoint must be the name of a file"),
-        ("language-model-sinks", "attention=1", "attention must lie between 0 and 1"),
+        ("language-model-sinks", "attention=1", "attention must be between 0 and 1"),
         ("language-model-sinks", "lr=nan", "lr must be positive"),
-        ("gauss-newton-gap", "lr=nan", "lr positive"),
+        ("gauss-newton-gap", "lr=nan", "lr must be positive"),
     ],
 )
 def test_one_sentence_tells_what_is_wrong(tmp_path, capsys, name, change, sentence):

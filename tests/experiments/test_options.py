@@ -1,29 +1,30 @@
 """Settings from text."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
+from hessence.experiments.limits import at_least, may_be_empty
 from hessence.experiments.options import OptionError, changed, from_plain
 from hessence.experiments.plain import plain
 
 
 @dataclass(frozen=True)
 class Settings:
-    width: int = 10
+    width: Annotated[int, at_least(0)] = 10
     rate: float = 0.1
     exact: bool = True
     name: str = "digits"
     widths: tuple[int, ...] = (10, 100)
     size: tuple[int, float] = (1, 2.0)
-    names: tuple[str, ...] = ()
+    names: Annotated[tuple[str, ...], may_be_empty] = ()
     scheme: Literal["standard", "mup", "ntk"] = "mup"
     limit: float | None = None
 
     def __post_init__(self):
-        if self.width < 1:
-            raise ValueError("width must be at least 1.")
+        if self.width % 2:
+            raise ValueError("width must be even")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ class Settings:
         ("name", "a=b, c", "a=b, c"),
         ("widths", "1, 2,3", (1, 2, 3)),
         ("widths", "5", (5,)),
-        ("widths", "", ()),
+        ("names", "", ()),
         ("size", "3,0.5", (3, 0.5)),
         ("names", "a,b", ("a", "b")),
         ("scheme", "ntk", "ntk"),
@@ -60,7 +61,8 @@ def test_values_are_read_by_the_fields_type(field, text, value):
         ("width", "wide", "width must be a whole number, got 'wide'."),
         ("width", "2.5", "width must be a whole number, got '2.5'."),
         ("width", "inf", "width must be a whole number, got 'inf'."),
-        ("width", "0", "width must be at least 1."),
+        ("width", "3", "width must be even."),
+        ("width", "-2", "width must be at least 0, got '-2'."),
         ("rate", "fast", "rate must be a number, got 'fast'."),
         ("exact", "maybe", "exact must be true or false, got 'maybe'."),
         ("widths", "1,x", "widths must be values separated by commas, each a whole number, got"),

@@ -94,8 +94,14 @@ def test_records_carry_their_tasks_in_order_and_in_plain_types(tmp_path):
 
 def test_the_same_task_twice_is_an_authors_mistake(tmp_path):
     doubled = replace(sleeper, tasks=lambda settings: [{"draw": 0}, {"draw": 0}])
-    with pytest.raises(ValueError, match="two tasks are the same"):
+    with pytest.raises(ValueError, match=r"make two tasks the same, \{'draw': 0\}"):
         run(tmp_path, experiment=doubled)
+
+
+def test_an_experiment_without_tasks_is_refused(tmp_path):
+    empty = replace(sleeper, tasks=lambda settings: [])
+    with pytest.raises(ValueError, match=r"these settings leave no tasks"):
+        run(tmp_path, experiment=empty)
 
 
 def test_generators_are_the_same_on_every_machine():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,12 +18,13 @@ from hessence.experiments.engines import Engine, EngineError, open_engine
 from hessence.experiments.listing import experiment_table
 from hessence.experiments.locking import InUseError
 from hessence.experiments.options import OptionError, changed, nearest
-from hessence.experiments.outputs import write_outputs
+from hessence.experiments.outputs import FAILURES, write_outputs
 from hessence.experiments.overview import findings_table
 from hessence.experiments.protocol import PRESETS, Experiment
-from hessence.experiments.runner import Collected, collect
+from hessence.experiments.runner import Collected, collect, list_tasks
 from hessence.experiments.store import CorruptStoreError, Store, open_store
 from hessence.experiments.task_progress import TaskProgress
+from hessence.files import write_atomically
 
 STOPPED = "stopped; what is finished is kept, and the same command goes on from there."
 
@@ -100,9 +102,12 @@ def _plans(options: argparse.Namespace) -> list[Plan]:
         names = dict.fromkeys(options.ids or all_experiments())
         experiments = {e.id: e for e in map(find_experiment, names)}
         changes = _changes(options.changes, list(experiments))
-        return [
+        plans = [
             Plan(e, changed(e.presets[options.preset], changes[e.id])) for e in experiments.values()
         ]
+        for plan in plans:
+            list_tasks(plan.experiment, plan.settings)
+        return plans
     except (UnknownExperimentError, OptionError, EngineError) as error:
         raise CommandError(str(error)) from error
 
@@ -150,9 +155,18 @@ def _run_one(plan: Plan, options: argparse.Namespace, store: Store, engine: Engi
     if collected.failures:
         _tell_failures(experiment, folder, collected)
         return False
-    found = write_outputs(
-        folder, experiment, plan.settings, options.preset, options.seed, collected
-    )
+    try:
+        found = write_outputs(
+            folder, experiment, plan.settings, options.preset, options.seed, collected
+        )
+    except Exception as error:  # from settings that a figure was not made for, or an author's slip
+        _tell(
+            experiment,
+            f"all tasks are finished and kept, but there is no figure: {error!r}",
+            folder,
+            traceback.format_exc(),
+        )
+        return False
     print(f"{experiment.title} ({', '.join(experiment.figures)})\n")
     print(findings_table(found).to_text())
     print(f"\nFigure, records and settings: {folder}\n", flush=True)
@@ -160,15 +174,14 @@ def _run_one(plan: Plan, options: argparse.Namespace, store: Store, engine: Engi
 
 
 def _tell_failures(experiment: Experiment[Any], folder: Path, collected: Collected) -> None:
-    from hessence.files import write_atomically
-
-    folder.mkdir(parents=True, exist_ok=True)
     details = "\n".join(f"{task}\n{outcome.details}" for task, outcome in collected.failures)
-    write_atomically(folder / "failures.txt", details)
     task, outcome = collected.failures[0]
-    print(
-        f"hessence: {experiment.id}: {len(collected.failures)} of {collected.tasks} "
-        f"task{'s' * (collected.tasks != 1)} failed, the first, {dict(task)}: {outcome.error}; "
-        f"see {folder / 'failures.txt'}.",
-        file=sys.stderr,
-    )
+    count = f"{len(collected.failures)} of {collected.tasks} task{'s' * (collected.tasks != 1)}"
+    what = f"{count} failed, the first, {dict(task)}: {outcome.error}"
+    _tell(experiment, what, folder, details)
+
+
+def _tell(experiment: Experiment[Any], what: str, folder: Path, details: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / FAILURES, details)
+    print(f"hessence: {experiment.id}: {what}; see {folder / FAILURES}.", file=sys.stderr)

@@ -19,10 +19,11 @@ of settings, four functions, and an ``EXPERIMENT`` that ties them together::
     class Settings:
         widths: tuple[int, ...] = (10, 100)     # int, float, bool, str, Literal["a", "b"],
         draws: int = 20                         # tuples of these, and X | None
+        noise: Annotated[float, at_least(0)] = 0.1
 
         def __post_init__(self) -> None:        # optional: a ValueError is shown to the user
-            if self.draws < 1:
-                raise ValueError("draws must be at least 1")
+            if self.draws < len(self.widths):
+                raise ValueError("draws must be at least as many as widths")
 
     def tasks(settings: Settings) -> Iterator[Task]:
         for width, draw in product(settings.widths, range(settings.draws)):
@@ -50,7 +51,9 @@ of settings, four functions, and an ``EXPERIMENT`` that ties them together::
 
 - **Settings.** ``tiny`` runs within a second or two and is for the tests; ``quick`` takes minutes
   at most; ``paper`` is the paper's own setting. Everything a researcher might want to change is a
-  field: ``--set field=value`` changes it without touching the file.
+  field: ``--set field=value`` changes it without touching the file. Whole numbers are at least 1,
+  other numbers positive and tuples not empty, unless the annotation says otherwise
+  (:mod:`hessence.experiments.limits`); what fields ask of each other goes to ``__post_init__``.
 - **A task** is a small dictionary in JSON's types, different from all other tasks. Tasks share
   nothing: they run in any order, in any process, perhaps on another machine, and each is kept as
   soon as it is finished. Some seconds to minutes for each is right; a task may be a whole batch of
@@ -83,9 +86,9 @@ settings do; an edit of ``draw`` or ``findings`` does not. The same file may liv
 
 How it runs
 -----------
-``catalogue`` finds experiments, ``options`` parses settings, ``runner`` asks the ``store`` what is
-missing and hands it to an engine (``engines``, ``dask_engine``) as ``jobs``; ``outputs`` writes the
-folder, ``overview`` reads it and ``results_page`` makes the page.
+``catalogue`` finds experiments, ``options`` parses settings within their ``limits``, ``runner``
+asks the ``store`` what is missing and hands it to an engine (``engines``, ``dask_engine``) as
+``jobs``; ``outputs`` writes the folder, ``overview`` reads it and ``results_page`` makes the page.
 '''
 
 from hessence.experiments.protocol import Experiment, Finding, Record, Task

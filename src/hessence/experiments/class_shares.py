@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from hessence.experiments.limits import Share, at_least, may_be_empty
 from hessence.experiments.protocol import Record
 from hessence.plotting import COLOURS, GREY
 
@@ -16,19 +17,13 @@ class ShareSettings:
     """What the experiments on the shares of classes have in common, as in 002 Appendix C."""
 
     data: tuple[str, ...] = ("digits",)
-    subset: int = 5000
-    shares: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-    hidden: tuple[int, ...] = (64, 64, 64)
+    subset: Annotated[int, at_least(100)] = 5000
+    shares: tuple[Share, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    hidden: Annotated[tuple[int, ...], may_be_empty] = (64, 64, 64)
     networks: int = 3
     initial: float = 1.0
     lr: float = 0.01
     steps: int = 10_000
-
-    def __post_init__(self) -> None:
-        if not self.shares or not all(0 < share < 1 for share in self.shares):
-            raise ValueError("shares must lie between 0 and 1")
-        if min(self.networks, self.steps) < 1:
-            raise ValueError("networks and steps must be at least 1")
 
     @property
     def layers(self) -> int:

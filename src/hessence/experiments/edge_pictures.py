@@ -63,7 +63,7 @@ def draw_many(settings: Any, records: list[Record], figure: Any) -> None:
     left.set_ylabel("sharpness over 2/η")
     left.set_title(f"up to 50 networks, η = {settings.rate:g}", fontsize=11)
     left.margins(x=0)
-    base = np.zeros(len(settings.rates))
+    base = np.zeros(len(settings.all_rates))
     rows = [r for r in records if is_close_pair(settings, r)]
     for name, (label, colour) in OUTCOMES.items():
         share = np.asarray([share_of(r, name) for r in rows])

@@ -212,8 +212,13 @@ def _largest(
 
 
 def trace(stack: Stack, x: Any, y: Any) -> Any:
-    """Return the traces of linear networks' Hessians (N,)."""
-    return hs.DeepLinear(stack.weights, stack.multipliers).hessian(x, y).trace()
+    """Return the traces of linear networks' Hessians (N,); NaN where weights are."""
+    whole = np.isfinite(stack.weights[-1]).all(axis=(1, 2))
+    values = np.full(len(whole), np.nan)
+    if whole.any():
+        weights = [w[whole] for w in stack.weights]
+        values[whole] = hs.DeepLinear(weights, stack.multipliers).hessian(x, y).trace()
+    return values
 
 
 def squared_norms(matrices: Any) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hessence.experiments.limits import complaint
+
 WORDS = {"true": True, "yes": True, "on": True, "1": True}
 WORDS |= {"false": False, "no": False, "off": False, "0": False}
 
@@ -41,7 +43,7 @@ def changed(settings: Any, changes: Mapping[str, str]) -> Any:
     >>> changed(Settings(), {"rates": "0.1,0.2"})
     Settings(width=10, rates=(0.1, 0.2))
     """
-    kinds = typing.get_type_hints(type(settings))
+    kinds = typing.get_type_hints(type(settings), include_extras=True)
     names = [field.name for field in dataclasses.fields(settings)]
     values = {}
     for name, text in changes.items():
@@ -49,6 +51,8 @@ def changed(settings: Any, changes: Mapping[str, str]) -> Any:
             raise OptionError(f"there is no setting {name}; near it: {nearest(name, names)}.")
         try:
             values[name] = parse(text, kinds[name])
+            if words := complaint(values[name], kinds[name]):
+                raise ValueError(words)
         except ValueError as error:
             raise OptionError(f"{name} must be {error}, got {text!r}.") from None
     try:
@@ -69,6 +73,8 @@ def from_plain(kind: type, values: Mapping[str, Any]) -> Any:
 def parse(text: str, kind: Any) -> Any:
     """Return the value that a text means for a type; a ValueError says what was expected."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return parse(text, parts[0])
     if origin in (types.UnionType, typing.Union):
         if text.strip().lower() == "none" and type(None) in parts:
             return None

@@ -17,6 +17,7 @@ from hessence.experiments.runner import Collected
 from hessence.files import write_atomically
 
 PACKAGES = ("hessence", "numpy", "scipy", "torch", "matplotlib", "scikit-learn")
+FAILURES = "failures.txt"
 LOOK = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -33,9 +34,17 @@ def write_outputs(
     seed: int,
     collected: Collected,
 ) -> list[Finding]:
-    """Write everything about a finished run to a folder, and return the findings."""
+    """Write everything about a finished run to a folder, and return the findings.
+
+    If findings or a figure fail, the folder stays as it was.
+    """
+    found = list(experiment.findings(settings, collected.records))
+    rendered = {
+        name: _render(experiment.id, draw, settings, collected.records)
+        for name, draw in experiment.pictures.items()
+    }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "failures.txt").unlink(missing_ok=True)
+    (folder / FAILURES).unlink(missing_ok=True)
     write_atomically(folder / "records.csv", as_csv(collected.records))
     changes = {
         field.name: getattr(settings, field.name)
@@ -53,9 +62,7 @@ def write_outputs(
         "versions": versions(),
     }
     write_atomically(folder / "settings.json", _pretty(described))
-    found = list(experiment.findings(settings, collected.records))
-    for name, draw in experiment.pictures.items():
-        png, svg = _render(experiment.id, draw, settings, collected.records)
+    for name, (png, svg) in rendered.items():
         write_atomically(folder / f"{name}.png", png)
         write_atomically(folder / f"{name}.svg", svg)
     stated = {

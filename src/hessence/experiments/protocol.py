@@ -10,6 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from hessence.experiments.limits import require_limits
+
 Settings = TypeVar("Settings")
 Task = Mapping[str, Any]
 Record = dict[str, Any]
@@ -109,6 +111,8 @@ class Experiment(Generic[Settings]):
             raise ValueError(f"id must be lower-case words joined by hyphens, got {self.id!r}.")
         if missing := [name for name in PRESETS if name not in self.presets]:
             raise ValueError(f"{self.id}: presets must hold {', '.join(missing)}.")
+        for settings in self.presets.values():
+            require_limits(settings)
         if len({type(settings) for settings in self.presets.values()}) != 1:
             raise ValueError(f"{self.id}: all presets must be of one class.")
         settings = self.presets["quick"]

@@ -13,6 +13,7 @@ import hessence
 from hessence.experiments.engines import Engine, in_process
 from hessence.experiments.fingerprints import fingerprint
 from hessence.experiments.jobs import Job, Outcome
+from hessence.experiments.options import OptionError
 from hessence.experiments.plain import as_text, plain
 from hessence.experiments.protocol import Experiment, Record, Task
 from hessence.experiments.store import Key, Row, Store
@@ -45,10 +46,8 @@ def collect(
     Every record is in the store before the next one is looked at. A task that fails is left out,
     and the others go on.
     """
-    tasks = [plain(task) for task in experiment.tasks(settings)]
+    tasks = list_tasks(experiment, settings)
     texts = [as_text(task) for task in tasks]
-    if len(set(texts)) != len(texts):
-        raise ValueError(f"{experiment.id}: two tasks are the same.")
     key = run_key(experiment, settings, seed)
     done = store.read(key)
     fields = plain(dataclasses.asdict(settings))
@@ -77,6 +76,19 @@ def collect(
         sorted(failures, key=lambda failure: failure[1].index),
         sum(row.seconds for _, row in rows),
     )
+
+
+def list_tasks(experiment: Experiment[Any], settings: Any) -> list[Task]:
+    """Return the tasks of an experiment, in JSON's types; there are some, and no two are alike."""
+    tasks: dict[str, Task] = {}
+    for task in map(plain, experiment.tasks(settings)):
+        text = as_text(task)
+        if text in tasks:
+            raise OptionError(f"{experiment.id}: these settings make two tasks the same, {task}.")
+        tasks[text] = task
+    if not tasks:
+        raise OptionError(f"{experiment.id}: these settings leave no tasks.")
+    return list(tasks.values())
 
 
 def run_key(experiment: Experiment[Any], settings: Any, seed: int) -> Key:

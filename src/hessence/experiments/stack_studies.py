@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from hessence.experiments.limits import at_least
 from hessence.experiments.network_stacks import (
     Activation,
     Parametrisation,
@@ -34,18 +35,14 @@ class StackSettings:
 
     width: int = 30
     parametrisations: tuple[Parametrisation, ...] = ("standard", "ntk", "mup")
-    networks: int = 50
+    networks: Annotated[int, at_least(3)] = 50
     samples: int = 1024
-    noise: float = 0.01
+    noise: Annotated[float, at_least(0)] = 0.01
     teacher: Teacher = "scaled"
     rate: float = 1e-2
     smallest_rate: float = 1e-5
     batch: int = 128
     epochs: int = 1000
-
-    def __post_init__(self) -> None:
-        if self.networks < 3:
-            raise ValueError("networks must be at least 3")
 
 
 @dataclass(frozen=True)
@@ -55,11 +52,6 @@ class TwoLayerSettings(StackSettings):
     sizes: tuple[int, ...] = (1, 2, 3, 5, 8, 12, 20, 30)
     wide_rate: float = 1.0
     wide_from: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.sizes) < 1:
-            raise ValueError("sizes must be at least 1")
 
     def first_rate(self, kind: str, size: int) -> float:
         """Return the learning rate to start with."""

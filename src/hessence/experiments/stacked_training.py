@@ -64,7 +64,12 @@ def train(
     seen = None
     wanted = frozenset(kept)
     for step in range(steps + 1):
-        loss, slopes = gradient(layers)
+        with np.errstate(over="ignore", invalid="ignore"):
+            loss, slopes = gradient(layers)
+        if not np.isfinite(loss).all():
+            raise ValueError(
+                f"training diverged at step {step} with a rate of {rate:g}; choose a smaller one"
+            )
         if halving and step % PATIENCE == 0:
             if seen is not None:
                 rates = np.where(loss > (1 - PROGRESS) * seen, rates / 2, rates)

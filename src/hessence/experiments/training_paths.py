@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from hessence.experiments.limits import at_least
 from hessence.experiments.protocol import Record, Task
 from hessence.experiments.stacked_training import class_subset, white_inputs
 from hessence.plotting import GREY
@@ -19,15 +20,11 @@ class PathSettings:
     """What the experiments along training have in common."""
 
     data: tuple[str, ...] = ("digits",)
-    subset: int = 5000
+    subset: Annotated[int, at_least(100)] = 5000
     lr: float = 0.003
     steps: int = 10_000
-    looks: int = 20
+    looks: Annotated[int, at_least(2)] = 20
     draws: int = 1
-
-    def __post_init__(self) -> None:
-        if min(self.steps, self.draws) < 1 or self.looks < 2:
-            raise ValueError("steps and draws must be at least 1, looks at least 2")
 
 
 def path_tasks(settings: PathSettings) -> Iterator[Task]:

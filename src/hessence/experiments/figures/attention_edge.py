@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from hessence.experiments.edge_pictures import (
     is_close_pair,
     share_of,
 )
+from hessence.experiments.limits import at_least, finite
 
 FALL = 0.95
 """A loss falls on if its mean, late after the crossing, is below this part of that early after."""
@@ -40,30 +41,27 @@ class Settings:
     """
 
     first: float = 1.5
-    second: float = -0.5
+    second: Annotated[float, finite] = -0.5
     keys: int = 2
     deviation: float = 0.1
     rate: float = 2.3
     rates: tuple[float, ...] = (1.5, 1.8, 2.0, 2.15, 2.3, 2.45, 2.6, 3.0)
-    steps: int = 600
+    steps: Annotated[int, at_least(40)] = 600
     seeds: int = 200
     extent: float = 2.0
-    grid: int = 9
-    map_steps: int = 300
+    grid: Annotated[int, at_least(2)] = 9
+    map_steps: Annotated[int, at_least(40)] = 300
     map_seeds: int = 20
 
-    def __post_init__(self) -> None:
-        if min(self.steps, self.map_steps) < 40:
-            raise ValueError("steps and map_steps must be at least 40")
-        if min(self.seeds, self.map_seeds, self.keys) < 1 or self.grid < 2:
-            raise ValueError("seeds, map_seeds and keys must be at least 1, grid at least 2")
-        if self.rate not in self.rates:
-            raise ValueError("rates must hold the rate")
+    @property
+    def all_rates(self) -> list[float]:
+        """The rates that the two tokens are learned at, in order."""
+        return sorted({*self.rates, self.rate})
 
 
 def tasks(settings: Settings) -> Iterator[Task]:
     """One pair of tokens and one rate at a time: its networks are one batch."""
-    for rate in settings.rates:
+    for rate in settings.all_rates:
         close = rate == settings.rate
         yield {"first": settings.first, "second": settings.second, "rate": rate, "close": close}
     places = np.linspace(0, settings.extent, settings.grid).tolist()
@@ -221,7 +219,7 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
             "000 App D.2",
             len(at_edge) > 1,
             f"most networks end at the edge at rates {', '.join(f'{r:g}' for r in at_edge)} of "
-            f"{', '.join(f'{r:g}' for r in settings.rates)}",
+            f"{', '.join(f'{r:g}' for r in settings.all_rates)}",
         ),
         Finding(
             "the edge of stability is typical of other tokens too",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
 from hessence.experiments.attention_by_definition import attention_loss, curvature_along, split
+from hessence.experiments.limits import at_least
 from hessence.experiments.signed_scale import signed_scale
 from hessence.plotting import COLOURS, GREY
 
@@ -32,21 +33,15 @@ class Settings:
     The paper does not tell tokens, targets or ranges: the first two are standard normal here.
     """
 
-    keys: int = 1000
+    keys: Annotated[int, at_least(2)] = 1000
     sequences: int = 10
     length: int = 10
     largest_norm: float = 30.0
     largest_value: float = 3.0
     largest_sink: float = 10.0
     massive: float = 5.0
-    points: int = 61
+    points: Annotated[int, at_least(3)] = 61
     draws: int = 20
-
-    def __post_init__(self) -> None:
-        if self.keys < 2 or self.points < 3 or self.draws < 1:
-            raise ValueError("keys must be at least 2, points at least 3, draws at least 1")
-        if min(self.sequences, self.length) < 1:
-            raise ValueError("sequences and length must be at least 1")
 
 
 def tasks(settings: Settings) -> Iterator[Task]:

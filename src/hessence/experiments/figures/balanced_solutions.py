@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
 from hessence.experiments.class_shares import ShareSettings, draw_shares, label_sharpness
+from hessence.experiments.limits import at_least
 from hessence.experiments.stacked_training import (
     balanced_stack,
     class_subset,
@@ -33,16 +34,13 @@ class Settings(ShareSettings):
     samples: int = 100
     scale: float = 3.0
     draws: int = 3
-    depths: tuple[int, ...] = tuple(range(2, 11))
-    norms: int = 30
+    depths: tuple[Annotated[int, at_least(2)], ...] = tuple(range(2, 11))
+    norms: Annotated[int, at_least(2)] = 30
     largest_norm: float = 2.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.samples < self.size:
             raise ValueError(f"samples must be at least the size, {self.size}")
-        if self.draws < 1 or self.norms < 2:
-            raise ValueError("draws must be at least 1, norms at least 2")
 
 
 def tasks(settings: Settings) -> Iterator[Task]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
+from hessence.experiments.limits import at_least
 from hessence.plotting import COLOURS, GREY
 
 SHADES = {"larger_outlier": COLOURS[1], "bulk": COLOURS[0], "smaller_outlier": COLOURS[3]}
@@ -22,19 +23,15 @@ SHOWN = 5
 class Settings:
     """Linear networks in the standard parametrisation, on Gaussian inputs and targets."""
 
-    widths: tuple[int, ...] = (10, 100)
-    samples: int = 100_000
+    widths: tuple[Annotated[int, at_least(2)], ...] = (10, 100)
+    samples: Annotated[int, at_least(2)] = 100_000
     smallest_variance: float = 0.1
     largest_variance: float = 20.0
-    variances: int = 25
+    variances: Annotated[int, at_least(2)] = 25
 
     def __post_init__(self) -> None:
-        if not self.widths or min(self.widths) < 2:
-            raise ValueError("widths must be at least 2")
-        if self.variances < 2 or self.samples < 2:
-            raise ValueError("variances and samples must be at least 2")
-        if not 0 < self.smallest_variance < self.largest_variance:
-            raise ValueError("smallest_variance must lie between 0 and largest_variance")
+        if self.smallest_variance >= self.largest_variance:
+            raise ValueError("smallest_variance must be below largest_variance")
 
 
 def tasks(settings: Settings) -> Iterator[Task]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
+from hessence.experiments.limits import at_least
 from hessence.experiments.stacked_training import (
     activated_gradient,
     checkpoints,
@@ -41,33 +42,29 @@ class Settings:
     width: int = 10
     rank: int = 4
     samples: int = 400
-    depths: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8, 9, 10)
+    depths: tuple[Annotated[int, at_least(2)], ...] = (2, 3, 4, 5, 6, 7, 8, 9, 10)
     shown: tuple[int, ...] = (3, 6)
     kinds: tuple[Literal["linear", "activated"], ...] = ("linear", "activated")
     activation: Literal["tanh", "relu", "leaky-relu"] = "tanh"
     scales: tuple[float, ...] = (1.0, 0.3)
     target: float = 1.0
     initial: float = 0.8
-    spread: float = 0.05
+    spread: Annotated[float, at_least(0)] = 0.05
     networks: int = 3
     lr: float = 0.02
     early: int = 800
     steps: int = 10_000
-    looks: int = 40
+    looks: Annotated[int, at_least(2)] = 40
 
     def __post_init__(self) -> None:
-        if not 1 <= self.rank <= min(self.inputs, self.outputs, self.width):
-            raise ValueError("rank must be between 1 and the smallest width")
-        if not self.depths or min(self.depths) < 2:
-            raise ValueError("depths must be at least 2")
+        if self.rank > min(self.inputs, self.outputs, self.width):
+            raise ValueError("rank must be at most inputs, outputs and width")
         if not set(self.shown) <= set(self.depths):
             raise ValueError("shown must be some of the depths")
         if self.samples < self.inputs:
             raise ValueError(f"samples must be at least the inputs, {self.inputs}")
-        if not self.kinds or self.networks < 1 or self.looks < 2:
-            raise ValueError("kinds and networks must be at least 1, looks at least 2")
-        if not 1 <= self.early < self.steps:
-            raise ValueError("early must lie between 0 and steps")
+        if self.early >= self.steps:
+            raise ValueError("early must be below steps")
 
     @property
     def cases(self) -> list[tuple[str, float]]:

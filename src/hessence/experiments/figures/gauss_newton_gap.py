@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
+from hessence.experiments.limits import at_least
 from hessence.experiments.texts import GPT2_VOCABULARY, OPENWEBTEXT, require_text, text_data
 from hessence.plotting import COLOURS, GREY
 
@@ -62,7 +63,7 @@ class Settings:
     """
 
     text: str = "stdlib"
-    vocabulary: int = 256
+    vocabulary: Annotated[int, at_least(256)] = 256
     layers: int = 4
     width: int = 64
     heads: int = 4
@@ -71,23 +72,16 @@ class Settings:
     batch: int = 16
     piece: int = 16
     lr: float = 1e-3
-    warmup: int = 100
+    warmup: Annotated[int, at_least(0)] = 100
     every: tuple[int, ...] = (10, 50)
     sequences: int = 8
     draws: int = 3
 
     def __post_init__(self) -> None:
-        if self.layers < 2 or self.layers % 2:
+        if self.layers % 2:
             raise ValueError("layers must be even: each two of attention make one of MLP")
-        if self.heads < 1 or self.width < 1 or self.width % self.heads:
+        if self.width % self.heads:
             raise ValueError(f"width must be a multiple of the heads, {self.heads}")
-        counts = (self.context, self.steps, self.batch, self.piece, self.sequences, self.draws)
-        if min(counts) < 1 or not self.every or min(self.every) < 1:
-            raise ValueError(
-                "context, steps, batch, piece, sequences, draws and every must be at least 1"
-            )
-        if self.vocabulary < 256 or not 0 < self.lr < np.inf:
-            raise ValueError("vocabulary must be at least 256 and lr positive")
         if self.text == OPENWEBTEXT and self.vocabulary < GPT2_VOCABULARY:
             raise ValueError(f"vocabulary must be at least {GPT2_VOCABULARY} for {OPENWEBTEXT}")
         require_text(self.text, 10 * self.context)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
+from hessence.experiments.limits import Share, at_least
 from hessence.experiments.texts import (
     GPT2_VOCABULARY,
     OPENWEBTEXT,
@@ -53,32 +54,23 @@ class Settings:
     width: int = 64
     heads: int = 4
     context: int = 32
-    steps: int = 400
+    steps: Annotated[int, at_least(0)] = 400
     batch: int = 16
     lr: float = 2e-3
-    warmup: int = 40
+    warmup: Annotated[int, at_least(0)] = 40
     sequences: int = 8
-    attention: float = 0.81
-    levels: int = 3
+    attention: Share = 0.81
+    levels: Annotated[int, at_least(2)] = 3
     outliers: int = 5
     probes: int = 8
     products: int = 48
     draws: int = 3
 
     def __post_init__(self) -> None:
-        counts = (self.layers, self.heads, self.context, self.batch, self.sequences,
-                  self.outliers, self.probes, self.products, self.draws)  # fmt: skip
-        if min(counts) < 1 or self.steps < 0 or not 0 < self.lr < np.inf:
-            raise ValueError(
-                "layers, heads, context, batch, sequences, outliers, probes, products, draws and "
-                "lr must be positive, and steps not negative"
-            )
-        if self.width < 1 or self.width % self.heads:
+        if self.width % self.heads:
             raise ValueError(f"width must be a multiple of the heads, {self.heads}")
-        if not 0 < self.attention < 1 or not 2 <= self.levels <= len(SHADES):
-            raise ValueError(
-                f"attention must lie between 0 and 1, and levels between 2 and {len(SHADES)}"
-            )
+        if self.levels > len(SHADES):
+            raise ValueError(f"levels must be at most {len(SHADES)}")
         if self.checkpoint and not self.checkpoint.endswith(".bin"):
             raise ValueError("checkpoint must be the name of a file that ends in .bin")
         if self.checkpoint and self.text in (STDLIB, OPENWEBTEXT):

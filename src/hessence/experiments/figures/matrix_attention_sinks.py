@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
 from hessence.experiments.attention_by_definition import attention_loss, curvature_along, split
+from hessence.experiments.limits import Share, at_least
 from hessence.experiments.signed_scale import signed_scale
 from hessence.plotting import COLOURS, GREY
 
@@ -32,23 +33,17 @@ class Settings:
     dimension: int = 10
     keys: int = 100
     sequences: int = 10
-    length: int = 10
+    length: Annotated[int, at_least(2)] = 10
     largest_sink: float = 10.0
-    points: int = 9
+    points: Annotated[int, at_least(2)] = 9
     gains: tuple[float, ...] = (1 / 3, 1.0)
     massive: tuple[float, ...] = (1.0, 5.0)
-    share: float = 0.05
+    share: Share = 0.05
     draws: int = 5
 
     def __post_init__(self) -> None:
-        if self.dimension < 1 or self.keys <= 2 * self.dimension:
+        if self.keys <= 2 * self.dimension:
             raise ValueError("keys must exceed twice the dimension: else there is no bulk")
-        if self.points < 2 or self.draws < 1 or not _cases(self):
-            raise ValueError(
-                "points must be at least 2, draws at least 1, and gains and massive not empty"
-            )
-        if not 0 < self.share <= 1:
-            raise ValueError("share must lie between 0 and 1")
 
 
 def tasks(settings: Settings) -> Iterator[Task]:

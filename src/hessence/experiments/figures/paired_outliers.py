@@ -54,14 +54,14 @@ class Settings:
     models: int = 10
 
     def __post_init__(self) -> None:
-        if len(self.widths) != len(self.samples) or not self.widths:
+        if len(self.widths) != len(self.samples):
             raise ValueError("samples must have one entry for each of the widths")
-        if min(*self.samples, 10**9) < max(0, *self.deep_relu_widths) + 2:
+        pairs = [*zip(self.widths, self.samples, strict=True)]
+        pairs += [(width, self.samples[0]) for width in self.deep_relu_widths]
+        if any(samples < width + 2 for width, samples in pairs):
             raise ValueError("samples must be at least the width plus 2, to be decorrelated")
-        if any(n < m + 2 for m, n in zip(self.widths, self.samples, strict=True)):
-            raise ValueError("samples must be at least the width plus 2, to be decorrelated")
-        if self.models < 1 or min(self.sizes) < 1:
-            raise ValueError("models and sizes must be at least 1")
+        if min(self.sizes) > min(*self.widths, *self.deep_relu_widths):
+            raise ValueError("sizes must hold one that is at most the smallest width")
 
 
 def tasks(settings: Settings) -> Iterator[Task]:

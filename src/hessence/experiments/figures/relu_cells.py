@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
+from hessence.experiments.limits import Share, at_least
 from hessence.plotting import COLOURS, GREY, draw_spectrum
 
 ROUNDING = 1e-10
@@ -22,17 +23,15 @@ class Settings:
     """A ReLU network of one input and one output, and samples on both sides of zero."""
 
     width: int = 10
-    positive: int = 6
+    positive: Annotated[int, at_least(0)] = 6
     samples: int = 1000
-    noise: float = 1.0
-    shares: tuple[float, ...] = (0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
+    noise: Annotated[float, at_least(0)] = 1.0
+    shares: tuple[Share, ...] = (0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9)
     draws: int = 20
 
     def __post_init__(self) -> None:
-        if not 0 <= self.positive <= self.width:
-            raise ValueError(f"positive must be between 0 and the width, {self.width}")
-        if not self.shares or not all(0 < share < 1 for share in self.shares):
-            raise ValueError("shares must lie between 0 and 1")
+        if self.positive > self.width:
+            raise ValueError(f"positive must be at most the width, {self.width}")
 
 
 def tasks(settings: Settings) -> Iterator[Task]:

@@ -33,11 +33,6 @@ class Settings(PathSettings):
     width: int = 256
     top: int = 10
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.top < 1:
-            raise ValueError("top must be at least 1")
-
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     """Train a network; find the largest eigenvalues of its Hessian, and predict them."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from hessence.experiments import Experiment, Finding, Record, Task
 from hessence.experiments.correlations import NAMES, WHEN, correlation, networks_of, pearson
+from hessence.experiments.limits import at_least, may_be_empty
 from hessence.experiments.network_stacks import (
     Activation,
     Stack,
@@ -37,9 +38,9 @@ class Settings(StackSettings):
     verdicts.
     """
 
-    depths: tuple[int, ...] = (2, 3, 4, 5)
-    sizes: tuple[int, ...] = (1, 10)
-    relu_sizes: tuple[int, ...] = (1,)
+    depths: tuple[Annotated[int, at_least(2)], ...] = (2, 3, 4, 5)
+    sizes: Annotated[tuple[int, ...], may_be_empty] = (1, 10)
+    relu_sizes: Annotated[tuple[int, ...], may_be_empty] = (1,)
     samples: int = 256
     deep_from: int = 4
     deep_rate: float = 1e-2
@@ -47,11 +48,6 @@ class Settings(StackSettings):
     wide_rate: float = 0.1
     wide_from: int = 10
     epochs: int = 400
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.depths) < 2:
-            raise ValueError("depths must be at least 2")
 
 
 def tasks(settings: Settings) -> Iterator[Task]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from hessence.experiments.correlations import (
     norm_lines,
     written,
 )
+from hessence.experiments.limits import at_least
 from hessence.experiments.network_stacks import Stack, Teacher, alignments, sharpness, trace
 from hessence.experiments.stack_studies import (
     TwoLayerSettings,
@@ -47,7 +48,7 @@ class Settings(TwoLayerSettings):
     paper does not tell its scale, and a verdict that depends on it is none.
     """
 
-    networks: int = 80
+    networks: Annotated[int, at_least(3)] = 80
     other_teacher: Teacher | None = "normal"
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from hessence.experiments.correlations import (
     mean_correlations,
     norm_lines,
 )
+from hessence.experiments.limits import at_least
 from hessence.experiments.network_stacks import Stack, sharpness, unexplained
 from hessence.experiments.stack_studies import (
     TwoLayerSettings,
@@ -38,7 +39,7 @@ class Settings(TwoLayerSettings):
 
     width: int = 60
     sizes: tuple[int, ...] = (1, 2, 4, 8)
-    networks: int = 40
+    networks: Annotated[int, at_least(3)] = 40
     samples: int = 512
 
 

@@ -39,11 +39,6 @@ class Settings(ShareSettings):
     arms: tuple[Arm, ...] = ("raw", "kaiming", "tanh")
     tanh_networks: int = 1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tanh_networks < 1:
-            raise ValueError("tanh_networks must be at least 1")
-
 
 def tasks(settings: Settings) -> Iterator[Task]:
     """One stack of networks for each assumption, data set and share."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
+from hessence.experiments.limits import at_least, may_be_empty
 from hessence.experiments.stacked_training import checkpoints, standard_stack, train_linear
 from hessence.experiments.training_paths import (
     PathSettings,
@@ -28,13 +29,8 @@ BLOCK = 10
 class Settings(PathSettings):
     """Linear networks on whitened images, looked at several times in training."""
 
-    hidden: tuple[int, ...] = (256, 256, 256)
-    vectors: int = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.vectors < 4:
-            raise ValueError("vectors must be at least 4")
+    hidden: Annotated[tuple[int, ...], may_be_empty] = (256, 256, 256)
+    vectors: Annotated[int, at_least(4)] = 100
 
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:

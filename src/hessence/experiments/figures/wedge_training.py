@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 import hessence as hs
 from hessence.experiments import Experiment, Finding, Record, Task
+from hessence.experiments.limits import at_least, between
 from hessence.experiments.signed_scale import signed_scale
 from hessence.plotting import COLOURS, GREY, PHASES
 
@@ -37,29 +38,26 @@ class Settings:
     without momentum, and at `high_rate` without.
     """
 
-    width: int = 10
+    width: Annotated[int, at_least(2)] = 10
     rate: float = 0.18
-    momentum: float = 0.9
+    momentum: Annotated[float, between(0, 1)] = 0.9
     high_rate: float = 1.0
     rates: tuple[float, ...] = (0.05, 0.1, 0.18, 0.3, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0)
-    samples: int = 100
-    lowest: float = -0.5
-    steps: int = 400
+    samples: Annotated[int, at_least(2)] = 100
+    lowest: Annotated[float, between(-1, 0)] = -0.5
+    steps: Annotated[int, at_least(10)] = 400
     networks: int = 500
     relu_networks: int = 12
 
-    def __post_init__(self) -> None:
-        if self.width < 2 or self.samples < 2 or self.steps < 10:
-            raise ValueError("width and samples must be at least 2, steps at least 10")
-        if not -1 < self.lowest < 0:
-            raise ValueError("lowest must lie between -1 and 0")
-        if self.rate not in self.rates or self.high_rate not in self.rates:
-            raise ValueError("rates must hold rate and high_rate")
+    @property
+    def all_rates(self) -> list[float]:
+        """The rates of linear networks, in order."""
+        return sorted({*self.rates, self.rate, self.high_rate})
 
 
 def tasks(settings: Settings) -> Iterator[Task]:
     """All linear networks at one rate are a batch; ReLU networks come one by one."""
-    for momentum, rate in product((settings.momentum, 0.0), settings.rates):
+    for momentum, rate in product((settings.momentum, 0.0), settings.all_rates):
         yield {"network": "linear", "rate": rate, "momentum": momentum, "draw": 0}
     for (rate, momentum), draw in product(_columns(settings), range(settings.relu_networks)):
         yield {"network": "relu", "rate": rate, "momentum": momentum, "draw": draw}
@@ -198,14 +196,14 @@ def draw_rates(settings: Settings, records: list[Record], figure: Any) -> None:
     """Draw how the smaller outlier of linear networks ends, by rate."""
     figure.set_size_inches(11, 4.2)
     for ax, momentum in zip(figure.subplots(1, 2), (settings.momentum, 0.0), strict=True):
-        base = np.zeros(len(settings.rates))
+        base = np.zeros(len(settings.all_rates))
         places = np.arange(len(base))
-        rows = [_rows(records, "linear", rate, momentum)[0] for rate in settings.rates]
+        rows = [_rows(records, "linear", rate, momentum)[0] for rate in settings.all_rates]
         for name, (label, colour) in APPROACHES.items():
             share = np.asarray([np.mean([a == name for a in row["approach"]]) for row in rows])
             ax.bar(places, share, bottom=base, color=colour, width=0.9, label=label)
             base = base + share
-        ax.set_xticks(places, [f"{rate:g}" for rate in settings.rates])
+        ax.set_xticks(places, [f"{rate:g}" for rate in settings.all_rates])
         ax.set_xlabel("learning rate")
         ax.set_title(f"momentum {momentum:g}", fontsize=11)
         ax.set_ylabel(f"share of {settings.networks} linear networks")
