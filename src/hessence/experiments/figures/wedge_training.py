@@ -26,6 +26,7 @@ RESOLVED = 1e-6
 LAST = 6
 """An approach is of one sign in the last third of the resolved values, and so many at least."""
 ROUNDING = 1e-9
+MOST = ", where more than half is asked for"
 
 
 @dataclass(frozen=True)
@@ -271,17 +272,21 @@ def _at_the_papers_rate(rows: list[Record]) -> list[Finding]:
             np.mean(turned) > 0.5,
             f"negative at first in {np.mean(negative):.0%} of {len(early)} networks; "
             f"{np.mean(turned):.0%} start in the early phase and turn, "
-            f"after {np.median(turn[turned]) if turned.any() else 0:.0f} steps in the median",
+            f"after {np.median(turn[turned]) if turned.any() else 0:.0f} steps in the median{MOST}",
         ),
         Finding(
             "it finally converges to zero from above" + where,
             "001 §2, Fig 3",
             np.mean(approach == "above") > 0.5,
-            f"{ends}; from the early phase {np.mean(approach[early] == 'above'):.0%} from above"
-            if early.any()
-            else ends,
+            f"{ends}{MOST}{_of_early(approach[early])}",
         ),
     ]
+
+
+def _of_early(approach: Any) -> str:
+    if not len(approach):
+        return ""
+    return f"; of those from the early phase {np.mean(approach == 'above'):.0%} from above"
 
 
 def _at_a_high_rate(rows: list[Record]) -> Finding:
@@ -294,8 +299,8 @@ def _at_a_high_rate(rows: list[Record]) -> Finding:
         "at a high rate the smaller outlier drops, wiggles around zero and stays negative "
         f"({_setting(rows[0])})",
         "001 §2",
-        np.mean(below) > 0.5,
-        f"{ends}; all of it in {whole:.0%} of {len(below)} networks",
+        whole > 0.5,
+        f"{ends}; all of it in {whole:.0%} of {len(below)} networks{MOST}",
     )
 
 
