@@ -20,9 +20,9 @@ WIDTHS = (1100, 950, 800, 700)
 COLOURS = (128, 64, 32)
 HEAD = """# Gallery
 
-Every figure of the papers that an experiment stands for, at the preset `quick`, and what came out.
-Papers are numbered as in `hessence claims`; `--preset paper` takes the papers' own sizes. This page
-is made by `hessence reproduce --all --jobs 2 --out out` and `python docs/gallery.py out`.
+Every figure of the papers that an experiment stands for, at the preset {presets}, and what came
+out. Papers are numbered as in `hessence claims`; `--preset paper` takes the papers' own sizes. This
+page is made by `hessence reproduce --all --jobs 2 --out out` and `python docs/gallery.py out`.
 """
 
 
@@ -42,7 +42,8 @@ def main(out: Path, home: Path = HOME) -> None:
     for name, content in kept.items():
         (pictures / name).write_bytes(content)
     links = [f"- [{r.stated['title']}](#{anchor(r.stated['title'])})" for r in results]
-    parts = [HEAD, "\n".join(links), *map(section, results)]
+    presets = sorted({f"`{result.described['preset']}`" for result in results})
+    parts = [HEAD.format(presets=" or ".join(presets)), "\n".join(links), *map(section, results)]
     (home / "gallery.md").write_text("\n\n".join(p.strip() for p in parts) + "\n", encoding="utf-8")
 
 

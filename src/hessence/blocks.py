@@ -73,11 +73,6 @@ class Block:
         """Name one eigenvalue of one block."""
         return self.labels[index] + ("" if self.suffixes is None else self.suffixes[sibling])
 
-    @property
-    def siblings(self) -> int:
-        """How many blocks the family has."""
-        return 1 if self.suffixes is None else len(self.suffixes)
-
 
 def eigenvalues(matrix: Array) -> Array:
     """Return the eigenvalues of symmetric matrices (..., k, k), largest first.

@@ -39,6 +39,9 @@ def _container_memory() -> float | None:
     try:
         limit = (folder / "memory.max").read_text(encoding="ascii").strip()
         used = (folder / "memory.current").read_text(encoding="ascii").strip()
+        parts = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    return None if limit == "max" else max(0.0, float(limit) - float(used))
+    # Files that were read and may be dropped again count as used.
+    spare = next((line.split()[1] for line in parts if line.startswith("inactive_file ")), 0)
+    return None if limit == "max" else max(0.0, float(limit) - float(used) + float(spare))

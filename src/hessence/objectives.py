@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
 
 import array_api_compat as api
 
@@ -20,19 +19,6 @@ from hessence.arrays import Array, nonzero
 from hessence.losses import PointwiseLoss, Squared, as_loss
 from hessence.moments import Moments
 from hessence.summation import exact_product, exact_sum
-
-
-class Objective(Protocol):
-    """A loss as a function of the coefficients of a predictor."""
-
-    def value(self, coefficients: Array) -> Array:
-        """Return the loss."""
-
-    def slope(self, coefficients: Array) -> Array:
-        """Return its gradient: the residual–input covariance, for the mean-squared error."""
-
-    def curvature(self, coefficients: Array) -> Array:
-        """Return its Hessian: the input variance, for the mean-squared error."""
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ class Rule:
             found.spectrum()
         except NotRecognised:
             raise
-        except Exception as error:
+        except Exception as error:  # also from a model whose forward does not work for a twin
             # The first half of a sentence says what is wrong, the second what to call instead.
             reason = str(error).partition(";")[0].rstrip(".")
             raise NotRecognised(f"{self.network.partition(' {')[0]}: {reason}.") from error

@@ -1,5 +1,6 @@
 """``hessence spectrum``, run as a user runs it."""
 
+import importlib.util
 import json
 import os
 import pty
@@ -90,6 +91,16 @@ def test_an_estimate(script, tmp_path, capsys):
     assert saved.density.nodes.shape == (2, 10)
     assert (out / "spectrum.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in out.iterdir()) == ["spectrum.json", "spectrum.png"]
+
+
+def test_without_matplotlib(script, tmp_path, capsys, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name)
+    )
+    assert main(["spectrum", f"{script}:build", "--out", str(tmp_path / "out")]) == 2
+    assert "pip install 'hessence[plot]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_exact_spectrum_as_json(script, tmp_path, capsys):

@@ -157,6 +157,29 @@ def test_a_loss_that_is_not_a_number():
     assert check.message == "NaN or infinity is in the loss or in the parameters."
 
 
+class Counted(nn.Module):
+    """Counts how often it is used, in a whole number."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("uses", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.uses += 1
+        return self.layer(x).tanh() / self.uses
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_buffers_of_whole_numbers_are_put_back(kind):
+    model = Counted().to(kind)
+    data = torch.randn(5, 3, dtype=kind), torch.randn(5, 2, dtype=kind)
+    H = hs.hessian(model, data)
+    assert H.check().passed
+    assert H.loss() == H.loss()
+    assert model.uses == 0
+
+
 def test_infinite_parameters_that_the_loss_does_not_show():
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     nn.init.constant_(model[0].bias, float("inf"))

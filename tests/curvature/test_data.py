@@ -1,5 +1,7 @@
 """Data as users give them: in any batches and any order, the answer is that of all data at once."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -130,15 +132,56 @@ def test_workers(case):
 
 
 def test_shuffling_loaders_that_drop_samples(case):
-    """One pass is kept if it fits; else every pass would have other samples."""
+    """Every pass has the same samples, whether one of them is kept or not."""
     model, x, y, loss, _, _ = case
     data = DataLoader(TensorDataset(x, y), batch_size=5, shuffle=True, drop_last=True)
     H = hs.hessian(model, data, loss)
     first = H.dense()
     torch.rand(3)
     assert torch.equal(H.dense(), first)
-    with pytest.raises(ValueError, match=r"data: a DataLoader with .*drop_last=True"):
-        hs.hessian(model, data, loss, memory=0)
+    read = hs.hessian(model, data, loss, memory=0)
+    again = read.dense()
+    torch.rand(3)
+    assert torch.equal(read.dense(), again)
+
+
+class Jittered(Dataset):
+    """Changes its samples at random, with the generators that people use."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        shift = np.random.normal() + random.random() + float(torch.rand(()))  # noqa: NPY002
+        return self.x[index] + shift, self.y[index]
+
+
+def test_samples_that_change_at_random_are_the_same_on_every_pass(case):
+    model, x, y, loss, _, _ = case
+    states = np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    H = hs.hessian(model, DataLoader(Jittered(x, y), batch_size=5), loss, memory=0)
+    first = H.dense()
+    assert (np.random.get_state()[1] == states[0]).all()  # noqa: NPY002
+    assert random.getstate() == states[1]
+    np.random.normal(size=3)  # noqa: NPY002
+    random.random()
+    assert torch.equal(H.dense(), first)
+
+
+def test_batches_of_one_sample_are_merged(case):
+    model, x, y, loss, H, _ = case
+    ones = [(x[i : i + 1], y[i : i + 1]) for i in range(len(x))]
+    operator = hs.hessian(model, ones, loss)
+    assert_same(operator.dense(), H)
+    assert operator.kept_graphs == 1
+    # What takes a mean over the batch must be left with its batches.
+    coupled, ones = Centred().double(), [(numbers(1, 2), numbers(1, 1)) for _ in range(3)]
+    apart = hs.hessian(coupled, ones, nn.MSELoss())
+    _ = apart.dense()
+    assert apart.kept_graphs == 3
 
 
 class OverTime(nn.Module):

@@ -117,6 +117,15 @@ def test_more_memory_keeps_more_graphs(batches):
     assert set(kept) == set(range(len(data) + 1))
 
 
+def test_a_small_first_batch_is_no_measure_of_the_others(batches):
+    """A graph of 50 samples takes some tens of kilobytes, one of 5000 a hundred times that."""
+    model, _ = batches
+    data = [(numbers(n, 3), numbers(n, 2)) for n in (2, 50, 5000, 5000)]
+    H = hs.hessian(model, data, closure, memory=1e6)
+    H @ torch.ones(H.shape[0], dtype=torch.float64)
+    assert H.kept_graphs == 2
+
+
 def test_views_of_a_large_tensor_do_not_count_as_all_of_it(batches):
     """Batches cut out of a hundred megabytes; the graphs are of some hundred kilobytes."""
     model, _ = batches

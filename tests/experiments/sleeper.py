@@ -11,6 +11,9 @@ from typing import Annotated
 from hessence.experiments import Experiment, Finding
 from hessence.experiments.limits import at_least, may_be_empty
 
+OPEN = 4
+"""So many tasks go through while there is a file ``closed`` in the diary."""
+
 Draws = Annotated[tuple[Annotated[int, at_least(0)], ...], may_be_empty]
 
 
@@ -32,6 +35,8 @@ def run(settings, task, rng):
     if settings.diary:
         Path(settings.diary, f"{task['draw']}-{os.getpid()}-{time.time_ns()}").touch()
     time.sleep(settings.seconds)
+    while task["draw"] >= OPEN and Path(settings.diary or "nowhere", "closed").exists():
+        time.sleep(0.02)
     if task["draw"] in settings.broken:
         raise ArithmeticError("this one never works")
     if task["draw"] in settings.deadly:

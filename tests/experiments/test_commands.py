@@ -4,6 +4,7 @@ import base64
 import os
 import pty
 import re
+import sqlite3
 import subprocess
 import sys
 
@@ -12,7 +13,10 @@ import pytest
 from hessence.claims import Claim, Verdict
 from hessence.cli import main
 from hessence.commands import make_report
+from hessence.experiments import outputs
 from hessence.experiments.catalogue import all_experiments, find_experiment
+from hessence.experiments.store import Store
+from hessence.files import write_atomically
 from tests.experiments.runs import SLEEPER
 
 MISTAKES = [
@@ -29,6 +33,8 @@ MISTAKES = [
     (["relu-cells", "--set", "shares=0.5,0.5"], "relu-cells: these settings make two tasks the "),
     (["relu-cells", "--set", "width"], "--set must read FIELD=VALUE, got 'width'."),
     (["relu-cells", "--set", "a.width=3"], "a is not among these experiments; relu-cells "),
+    (["relu-cells", "--seed", "-1"], "seed must be between 0 and "),
+    (["relu-cells", "--seed", "99999999999999999999"], "seed must be between 0 and "),
     (["relu-cells", "--jobs", "0"], "jobs must be at least 1, got 0."),
     (["relu-cells", "--jobs", "2", "--cluster", "local:2"], "give either --jobs or --cluster."),
     (["relu-cells", "--cluster", "local:x"], "cluster must read local:N or be a scheduler's"),
@@ -88,6 +94,51 @@ def test_failing_tasks_are_told_and_written_down(tmp_path, capsys):
     assert "Traceback" in (tmp_path / "sleeper" / "failures.txt").read_text()
     assert main(arguments) == 0
     assert not (tmp_path / "sleeper" / "failures.txt").exists()
+
+
+def test_a_full_disk(tmp_path, capsys, monkeypatch):
+    def fail(*_):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Store, "write", fail)
+    assert main(["reproduce", str(SLEEPER), "--preset", "tiny", "--out", str(tmp_path)]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith(f"hessence: cannot write to {tmp_path}: database or disk is full; what")
+
+
+def test_a_run_that_is_stopped_while_writing_is_not_reported(tmp_path, capsys, monkeypatch):
+    arguments = ["reproduce", str(SLEEPER), "--preset", "tiny", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+
+    def stop(path, content):
+        if path.suffix == ".svg":
+            raise KeyboardInterrupt
+        write_atomically(path, content)
+
+    monkeypatch.setattr(outputs, "write_atomically", stop)
+    assert main([*arguments, "--set", "tasks=3"]) == 130
+    assert main(["report", str(tmp_path), "--no-claims"]) == 2
+    assert "there are no results in" in capsys.readouterr().err
+
+
+def test_a_report_without_a_picture(tmp_path, capsys):
+    main(["reproduce", str(SLEEPER), "--preset", "tiny", "--out", str(tmp_path)])
+    (tmp_path / "sleeper" / "figure.png").unlink()
+    assert main(["report", str(tmp_path), "--no-claims"]) == 2
+    assert "sleeper cannot be read; run its experiment again" in capsys.readouterr().err
+
+
+def test_two_files_of_one_name(tmp_path, capsys):
+    source = SLEEPER.read_text(encoding="utf-8")
+    paths = [tmp_path / folder / "mine.py" for folder in ("a", "b")]
+    for path, name in zip(paths, ("sleeper", "dreamer"), strict=True):
+        path.parent.mkdir()
+        path.write_text(source.replace('id="sleeper"', f'id="{name}"'), encoding="utf-8")
+    arguments = [*map(str, paths), "--preset", "tiny", "--set", "tasks=3"]
+    assert main(["reproduce", *arguments, "--out", str(tmp_path / "out")]) == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"sleeper", "dreamer"}
+    assert main(["reproduce", str(SLEEPER), *arguments, "--out", str(tmp_path / "other")]) == 2
+    assert "two of these experiments have the id sleeper" in capsys.readouterr().err
 
 
 def test_a_figure_that_fails_leaves_the_folder_as_it_was(tmp_path, capsys):

@@ -10,7 +10,6 @@ import pytest
 from hessence.experiments.datasets import (
     MissingDataError,
     load_images,
-    load_text,
     read_idx,
     require_data,
 )
@@ -86,14 +85,6 @@ def test_digits_are_always_there(monkeypatch):
     assert data.x.min() == 0
     assert data.x.max() == 1
     assert data.one_hot.shape == (1797, 10)
-
-
-def test_text(tmp_path):
-    (tmp_path / "plays.txt").write_text("Wherefore ä?\n", encoding="utf-8")
-    assert load_text("plays.txt", tmp_path) == "Wherefore ä?\n"
-    (tmp_path / "noise.txt").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(MissingDataError, match="not text"):
-        load_text("noise.txt", tmp_path)
 
 
 def test_what_is_missing_and_where_it_goes(tmp_path, monkeypatch):

@@ -14,6 +14,11 @@ LIMIT = 3
 
 class Settings:
     width = 1
+    depth: int = 2
+
+    @property
+    def double(self):
+        return 2 * self.width
 
 def run(settings: Settings, task, rng):
     """Run."""
@@ -47,6 +52,7 @@ def mark(tmp_path):
     ("old", "new"),
     [
         ("LIMIT = 3", "LIMIT = 4"),
+        ("2 * self.width", "5 * self.width"),
         ("return LIMIT", "return LIMIT + 1"),
         ("return helper(task)", "return plain(helper(task))"),
         ("return helper(task)", "from hessence.experiments import plain\n    return helper(task)"),
@@ -63,6 +69,7 @@ def test_edits_of_what_runs_count(mark, old, new):
         ('"""Run."""', '"""Run it."""'),
         ("return 1", "return 2"),
         ("width = 1", "width = 2"),
+        ("depth: int = 2", "depth: float = 3"),
         ("return LIMIT ", "return (\n        LIMIT\n    ) "),
     ],
 )

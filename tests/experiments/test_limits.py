@@ -2,12 +2,19 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Optional, Union
 
 import pytest
 
 from hessence.experiments.catalogue import all_experiments
-from hessence.experiments.limits import at_least, between, finite, may_be_empty, require_limits
+from hessence.experiments.limits import (
+    at_least,
+    between,
+    complaint,
+    finite,
+    may_be_empty,
+    require_limits,
+)
 from hessence.experiments.options import OptionError, changed
 
 
@@ -64,6 +71,11 @@ def test_what_is_refused(field, text, words):
     with pytest.raises(OptionError) as told:
         changed(Settings(), {field: text})
     assert str(told.value) == f"{field} must be {words}, got {text!r}."
+
+
+def test_none_may_come_first():
+    assert complaint(0, Optional[int]) == complaint(0, Union[None, int]) == "at least 1"  # noqa: UP007, UP045
+    assert complaint(None, Union[None, int]) is None  # noqa: UP007
 
 
 def test_settings_of_python_code_are_looked_at_too():

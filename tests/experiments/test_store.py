@@ -1,10 +1,12 @@
 """The file of records: refused when it is not whole, and never touched then."""
 
+import errno
 import sqlite3
 
 import pytest
 
 from hessence.cli import main
+from hessence.experiments import locking
 from hessence.experiments.locking import InUseError
 from hessence.experiments.store import CorruptStoreError, Key, Row, open_store
 from tests.experiments.runs import SLEEPER
@@ -48,6 +50,27 @@ def somebody_elses(path):
     other.execute("CREATE TABLE people (name TEXT)")
     other.commit()
     other.close()
+
+
+def test_a_file_without_tables_is_one_that_was_never_finished(tmp_path):
+    path = tmp_path / "records.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA application_id = 0")
+    connection.close()
+    assert path.stat().st_size > 0
+    with open_store(tmp_path) as store:
+        store.write(KEY, '{"draw":0}', Row("{}", 0.5))
+        assert len(store) == 1
+
+
+def test_a_folder_that_cannot_be_locked_is_not_said_to_be_in_use(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(locking, "_lock", fail)
+    with pytest.raises(OSError, match="No locks available"), open_store(tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("damage", [garbage, truncated, page_lost, digit_changed, somebody_elses])

@@ -10,7 +10,7 @@ from hessence.experiments.edge_of_stability import endings, has_period_two, late
 from hessence.experiments.figures.shallow_eigenvalues import top_eigenvalues
 from hessence.experiments.one_output import eigenvalues
 from hessence.experiments.signed_scale import signed_scale
-from hessence.experiments.stacked_training import seen_inputs
+from hessence.experiments.stacked_training import class_subset, seen_inputs
 
 
 @pytest.mark.parametrize("inputs", [3, 12])
@@ -85,3 +85,13 @@ def test_ticks_of_both_signs_have_room():
     signed_scale(ax, 0.02)
     ticks = [tick for tick in ax.get_yticks() if ax.get_ylim()[0] <= tick <= ax.get_ylim()[1]]
     assert ticks == [-1.0, -0.1, 0.0, 0.1, 1.0, 10.0, 100.0]
+
+
+def test_subsets_have_one_size_and_the_shares_asked_for():
+    shares = [i / 10 for i in range(1, 10)]
+    for share in shares:
+        images = class_subset("digits", 5000, share, shares, np.random.default_rng(0))
+        counts = np.bincount(images.labels)
+        assert counts.sum() == 196  # 178 zeros are there, and nine tenths are to be zeros
+        assert len(set(counts[1:])) == 1
+        assert abs(counts[0] / counts.sum() - share) < 0.03

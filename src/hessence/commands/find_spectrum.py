@@ -59,9 +59,11 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Find the spectrum, print and draw it."""
-    for name in ("k", "probes", "steps"):
-        if getattr(options, name) < 1:
-            raise CommandError(f"{name} must be at least 1, got {getattr(options, name)}.")
+    for name, least in (("k", 1), ("probes", 1), ("steps", 1), ("seed", 0)):
+        if getattr(options, name) < least:
+            raise CommandError(f"{name} must be at least {least}, got {getattr(options, name)}.")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise CommandError("the picture needs matplotlib: pip install 'hessence[plot]'.")
     build = load_function(options.target)
     options.out.mkdir(parents=True, exist_ok=True)
     model, data, loss = _built(build, options.target)
@@ -72,9 +74,8 @@ def run(options: argparse.Namespace) -> int:
             result = _find(model, data, loss, options, bar)
         finally:
             bar.clear()
-    picture = _picture(result)
     write_atomically(options.out / "spectrum.json", json.dumps(result.to_dict(), indent=1))
-    write_atomically(options.out / "spectrum.png", picture)
+    write_atomically(options.out / "spectrum.png", _picture(result))
     for text in dict.fromkeys(str(remark.message) for remark in remarks):
         print(f"hessence: note: {text}", file=sys.stderr)
     if options.json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sqlite3
 import sys
 import traceback
 from collections.abc import Sequence
@@ -26,7 +27,8 @@ from hessence.experiments.store import CorruptStoreError, Store, open_store
 from hessence.experiments.task_progress import TaskProgress
 from hessence.files import write_atomically
 
-STOPPED = "stopped; what is finished is kept, and the same command goes on from there."
+KEPT = "what is finished is kept, and the same command goes on from there."
+LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,10 @@ def run(options: argparse.Namespace) -> int:
             whole = [_run_one(plan, options, store, engine) for plan in runnable]
     except (InUseError, CorruptStoreError, EngineError) as error:
         raise CommandError(str(error)) from error
+    except sqlite3.Error as error:
+        raise CommandError(f"cannot write to {options.out}: {error}; {KEPT}") from error
     except KeyboardInterrupt:
-        print(f"hessence: {STOPPED}", file=sys.stderr)
+        print(f"hessence: stopped; {KEPT}", file=sys.stderr)
         return 130
     for sentence in without_data:
         print(f"hessence: left out: {sentence}", file=sys.stderr)
@@ -90,6 +94,8 @@ def _plans(options: argparse.Namespace) -> list[Plan]:
         raise CommandError(f"there is no preset {options.preset}; there are quick and paper.")
     if options.jobs < 1:
         raise CommandError(f"jobs must be at least 1, got {options.jobs}.")
+    if not 0 <= options.seed <= LARGEST_SEED:
+        raise CommandError(f"seed must be between 0 and {LARGEST_SEED}, got {options.seed}.")
     if options.cluster is not None and options.jobs != 1:
         raise CommandError("give either --jobs or --cluster.")
     if find_spec("matplotlib") is None or find_spec("threadpoolctl") is None:
@@ -100,7 +106,10 @@ def _plans(options: argparse.Namespace) -> list[Plan]:
 
             local_workers(options.cluster)
         names = dict.fromkeys(options.ids or all_experiments())
-        experiments = {e.id: e for e in map(find_experiment, names)}
+        experiments: dict[str, Experiment[Any]] = {}
+        for found in map(find_experiment, names):
+            if experiments.setdefault(found.id, found) != found:
+                raise CommandError(f"two of these experiments have the id {found.id}.")
         changes = _changes(options.changes, list(experiments))
         plans = [
             Plan(e, changed(e.presets[options.preset], changes[e.id])) for e in experiments.values()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hessence.curvature.batch_parts import first_length, is_pair, tensors_in
 
@@ -52,7 +54,6 @@ class Batches:
                 raise ValueError("data is empty: it has no batches.")
             return
         self._kept = None
-        _require_same_samples(data)
 
     @property
     def kept(self) -> list[Any] | None:
@@ -85,8 +86,9 @@ class Batches:
 class _Draws:
     """The random numbers that a source draws, apart from those of the user.
 
-    A loader draws some on every pass, and more if it shuffles. PyTorch's generators are left as if
-    it had not; and every pass starts from the same state, so that it has the same batches.
+    A loader draws some on every pass, and more if it shuffles or its data set changes samples at
+    random. The generators of PyTorch, NumPy and Python are left as if it had not; and every pass
+    starts from the same state of them, so that it has the same batches.
     """
 
     def __init__(self, source: Any) -> None:
@@ -94,12 +96,12 @@ class _Draws:
         self._generators = [torch.default_generator, *(g for g in own if g is not None)]
         self._start = self._states()
 
-    def start(self) -> list[Tensor]:
+    def start(self) -> list[Any]:
         """Return the state that every pass starts from."""
         return list(self._start)
 
     @contextmanager
-    def go_on(self, states: list[Tensor]) -> Iterator[None]:
+    def go_on(self, states: list[Any]) -> Iterator[None]:
         """Draw on from some states, which are brought up to date, and put the user's back."""
         users = self._states()
         self._set(states)
@@ -109,12 +111,16 @@ class _Draws:
             states[:] = self._states()
             self._set(users)
 
-    def _states(self) -> list[Tensor]:
-        return [generator.get_state() for generator in self._generators]
+    def _states(self) -> list[Any]:
+        own = [generator.get_state() for generator in self._generators]
+        return [*own, np.random.get_state(), random.getstate()]  # noqa: NPY002
 
-    def _set(self, states: list[Tensor]) -> None:
-        for generator, state in zip(self._generators, states, strict=True):
+    def _set(self, states: list[Any]) -> None:
+        *own, numpys, pythons = states
+        for generator, state in zip(self._generators, own, strict=True):
             generator.set_state(state)
+        np.random.set_state(numpys)  # noqa: NPY002
+        random.setstate(pythons)
 
 
 def merged(batches: Iterable[Any], size: int) -> Iterator[Any]:
@@ -123,17 +129,19 @@ def merged(batches: Iterable[Any], size: int) -> Iterator[Any]:
     Larger ones are cut. What is not a pair of tensors of one length is passed on as it is.
     """
     waiting: list[tuple[Tensor, Tensor]] = []
+    samples = 0
     for batch in batches:
         if not is_sample_pair(batch):
             yield from _joined(waiting)
-            waiting = []
+            waiting, samples = [], 0
             yield batch
             continue
         for x, y in zip(*(part.split(size) for part in batch), strict=True):
-            if waiting and not _fits(waiting, x, y, size):
+            if waiting and (samples + len(x) > size or not _alike(waiting[0], (x, y))):
                 yield from _joined(waiting)
-                waiting = []
+                waiting, samples = [], 0
             waiting.append((x, y))
+            samples += len(x)
     yield from _joined(waiting)
 
 
@@ -151,12 +159,10 @@ def byte_count(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _fits(waiting: list[tuple[Tensor, Tensor]], x: Tensor, y: Tensor, size: int) -> bool:
-    (a, b), together = waiting[0], sum(len(x) for x, _ in waiting) + len(x)
-    alike = all(
-        new.shape[1:] == old.shape[1:] and new.dtype == old.dtype for new, old in ((x, a), (y, b))
-    )
-    return alike and together <= size
+def _alike(old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> bool:
+    """Whether two batches have samples of the same shape and kind."""
+    pairs = zip(old, new, strict=True)
+    return all(a.shape[1:] == b.shape[1:] and a.dtype == b.dtype for a, b in pairs)
 
 
 def _joined(waiting: list[tuple[Tensor, Tensor]]) -> Iterator[Any]:
@@ -211,17 +217,6 @@ def _require_tensors(batch: Any) -> None:
             raise TypeError(
                 f"data must hold torch tensors, got {type(array).__name__}: use torch.as_tensor."
             )
-
-
-def _require_same_samples(data: Any) -> None:
-    """Refuse loaders that leave out other samples on every pass."""
-    if not isinstance(data, DataLoader) or not data.drop_last:
-        return
-    if isinstance(data.sampler, RandomSampler):
-        raise ValueError(
-            "data: a DataLoader with shuffle=True and drop_last=True has other samples on every "
-            "pass; set drop_last=False, or raise memory= so that one pass can be kept."
-        )
 
 
 def _has_no_samples(batch: Any) -> bool:

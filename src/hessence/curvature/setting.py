@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hessence.curvature import ranks
 from hessence.curvature.batch_parts import is_pair
-from hessence.curvature.batches import Batches, is_sample_pair
+from hessence.curvature.batches import Batches, is_sample_pair, merged
 from hessence.curvature.criteria import (
     ClosureCriterion,
     Criterion,
@@ -103,10 +103,10 @@ class Setting:
         Whether they are in the model is tried out: they are not if a mean is taken over the batch,
         or if the first dimension is time, as it is by default for PyTorch's recurrent layers.
         """
-        batch = self.batches.first
         if not isinstance(self.criterion, PairCriterion) or not self.criterion.separable:
             return False
-        if not is_sample_pair(batch) or len(batch[0]) < 2:
+        batch = self.batches.first
+        if not is_sample_pair(batch):
             return False
         inputs = batch[0][:PROBE]
         whole = self.snapshot.run(predict, inputs)
@@ -115,6 +115,9 @@ class Setting:
         if self._stack is not None and not self._stack.before and inputs.ndim > 1:
             return True
         try:
+            if len(inputs) < 2:
+                inputs, _ = next(iter(merged(self.batches, 2)))
+                whole = self.snapshot.run(predict, inputs)
             parts = [self.snapshot.run(predict, x) for x in inputs.tensor_split(2)]
         except Exception:  # a model that knows the number of samples
             return False

@@ -58,7 +58,7 @@ class Snapshot:
     def doubled(self) -> Snapshot:
         """Return the same in double precision."""
         twin = copy.copy(self)
-        wide = {name: _wide(tensor).detach() for name, tensor in self._state.items()}
+        wide = {name: _wide(tensor) for name, tensor in self._state.items()}
         leaves = tuple(wide[name].requires_grad_() for name in self.parameters.names)
         twin.parameters = replace(self.parameters, leaves=leaves)
         twin._state = wide
@@ -145,7 +145,9 @@ class Snapshot:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
+    """Return a copy in double precision, or as it is if it does not hold real numbers."""
+    kind = torch.float64 if tensor.is_floating_point() else tensor.dtype
+    return tensor.detach().to(kind, copy=True)
 
 
 class _Stage(nn.Module):  # type: ignore[misc]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hessence.curvature.batch_parts import tensors_in
-from hessence.curvature.batches import Batches, is_sample_pair, merged
+from hessence.curvature.batches import Batches, byte_count, is_sample_pair, merged
 from hessence.curvature.chunk_size import chunk_size
 from hessence.curvature.memory import graph_bytes
 from hessence.curvature.terms import Term
@@ -90,7 +90,9 @@ class TermStore:
 
     @property
     def chunk_bytes(self) -> float:
-        """How much memory the graph of one chunk takes."""
+        """How much memory the graph of the largest chunk takes, as far as chunks are known."""
+        if self._chunks is not None:
+            return max(map(self._bytes, self._chunks))
         samples, per_sample = self._measure()
         return samples * per_sample
 
@@ -114,13 +116,15 @@ class TermStore:
         # Without the data there is no telling which chunk of the next pass this is.
         if self._chunks is None:
             return
-        size = self._bytes(index)
+        size = self._bytes(self._chunks[index])
         if self._held + size <= self._memory:
             self._kept[index] = term
             self._held += size
 
-    def _bytes(self, index: int) -> float:
+    def _bytes(self, chunk: Any) -> float:
+        """Return how much memory the graph of a chunk takes, by the size of its data."""
         _, each = self._measure()
-        assert self._chunks is not None
-        chunk = self._chunks[index]
-        return each * (len(chunk[0]) if self._separable and is_sample_pair(chunk) else 1)
+        if self._separable and is_sample_pair(chunk):
+            return each * len(chunk[0])
+        mine, first = (byte_count(tensors_in(batch)) for batch in (chunk, self._batches.first))
+        return each * mine / max(first, 1)

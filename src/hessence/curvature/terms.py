@@ -59,7 +59,6 @@ class HessianTerm(Term):
         else:
             _require_constant(snapshot, criterion, batch, total)
             self._slopes = tuple(torch.zeros_like(leaf) for leaf in self._leaves)
-        self.gradient = tuple(slope.detach() for slope in self._slopes)
 
     def multiply(
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False

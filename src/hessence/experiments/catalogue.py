@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.util
 import pkgutil
 import sys
@@ -61,7 +62,7 @@ def _from_file(file: str) -> Experiment[Any]:
     path = Path(file)
     if not path.is_file():
         raise UnknownExperimentError(f"there is no file {path}.")
-    name = f"hessence_experiment_{path.stem}"
+    name = f"hessence_experiment_{path.stem}_{hashlib.sha256(file.encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UnknownExperimentError(f"{path} is not a Python file.")

@@ -9,7 +9,6 @@ digits        none: part of scikit-learn
 mnist         ``mnist`` or ``MNIST/raw``                   ``train-images-idx3-ubyte``, …, as IDX
 fashion-mnist ``fashion-mnist`` or ``FashionMNIST/raw``    the same names; each may end in ``.gz``
 cifar10       ``cifar-10-batches-py``                      ``data_batch_1`` … ``5``, ``test_batch``
-NAME.txt      the folder itself                            plain text in UTF-8
 openwebtext   ``openwebtext``                              ``train.bin``, as nanoGPT prepares it
 NAME.bin      ``llama2c``                                  and ``tokenizer.bin``, of llama2.c
 ============= ============================================ =====================================
@@ -104,15 +103,6 @@ def load_images(
     raise ValueError(f"there are no images {name}; there are {known}.")
 
 
-def load_text(name: str, folder: str | os.PathLike[str] | None = None) -> str:
-    """Return a text file of the data folder; `name` ends in ``.txt``."""
-    (path,) = _paths(name, (name,), folder)
-    try:
-        return _content(path).decode()
-    except UnicodeDecodeError as error:
-        raise MissingDataError(f"{path} is not text in UTF-8.") from error
-
-
 def openwebtext_file(folder: str | os.PathLike[str] | None = None) -> Path:
     """Return where the tokens of OpenWebText are, as nanoGPT prepares them."""
     (path,) = _paths("openwebtext", ("train.bin",), folder, zipped=False)
@@ -131,8 +121,6 @@ def require_data(names: Iterable[str], folder: str | os.PathLike[str] | None = N
         if name == "digits":
             if find_spec("sklearn") is None:
                 raise MissingDataError("digits need scikit-learn: pip install 'hessence[data]'.")
-        elif name.endswith(".txt"):
-            _paths(name, (name,), folder)
         elif name.endswith(".bin"):
             checkpoint_files(name, folder)
         elif name == "openwebtext":

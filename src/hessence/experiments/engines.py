@@ -73,18 +73,19 @@ def _pool(work: Iterable[Job], workers: int) -> Any:
         return_as="generator_unordered",
         batch_size=1,
         initializer=prepare_worker,
+        initargs=(os.getpid(),),
     )
     return parallel(joblib.delayed(perform)(job) for job in work)
 
 
-def prepare_worker() -> None:
+def prepare_worker(parent: int) -> None:
     """Make a worker process go when the process that started it goes, and not before.
 
     A terminal sends Ctrl-C to all of them, and only the first should answer. If that one is killed
     it cannot tell the others, so these look after it.
     """
     ignore_interrupts()
-    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
 
 
 def ignore_interrupts() -> None:

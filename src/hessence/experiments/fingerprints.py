@@ -15,29 +15,37 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "hessence.experiments"
-FRAME = {f"{PACKAGE}.protocol"}
+FRAME = {f"{PACKAGE}.protocol", f"{PACKAGE}.limits"}
 """What experiments are declared with; it computes nothing."""
 
 
 def fingerprint(run: Callable[..., Any], settings: type) -> str:
-    """Return a short hash of the code behind `run`; the settings class is keyed by its values."""
+    """Return a short hash of the code behind `run`.
+
+    The methods of the settings class are part of it; its fields are not, since records are keyed by
+    their values.
+    """
     file = inspect.getsourcefile(run)
     if file is None:
         return ""
     tree = _stripped(Path(file))
     known = {name: node for node in tree.body for name in _defined(node)}
-    waiting, reached = [run.__name__], dict[str, str]()
+    waiting, reached = [run.__name__, settings.__name__], dict[str, str]()
     helpers: dict[str, str] = {}
     while waiting:
         name = waiting.pop()
-        if name in reached or name == settings.__name__ or name not in known:
+        if name in reached or name not in known:
             continue
         node = known[name]
+        if name == settings.__name__ and isinstance(node, ast.ClassDef):
+            fields = (ast.Assign, ast.AnnAssign)
+            node.body = [item for item in node.body if not isinstance(item, fields)] or [ast.Pass()]
         reached[name] = ast.unparse(node)
         _gather_helpers(node, helpers)
         waiting += [child.id for child in ast.walk(node) if isinstance(child, ast.Name)]
     # A function without a name of its own in the file: then the whole file counts.
-    pieces = [reached[name] for name in sorted(reached)] or [ast.unparse(tree)]
+    pieces = [reached[name] for name in sorted(reached)]
+    pieces = pieces if run.__name__ in reached else [ast.unparse(tree)]
     text = "\n".join([*pieces, *(helpers[name] for name in sorted(helpers))])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

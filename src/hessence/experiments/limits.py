@@ -61,7 +61,11 @@ def complaint(value: Any, kind: Any) -> str | None:
         kind, limit = typing.get_args(kind)
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        return None if value is None else complaint(value, next(p for p in parts if p))
+        return (
+            None
+            if value is None
+            else complaint(value, next(p for p in parts if p is not type(None)))
+        )
     if origin is tuple:
         limit = not_empty if limit is None else limit
         part = parts[0] if parts[1:] == (Ellipsis,) else None

@@ -28,7 +28,7 @@ def exclusive(path: Path) -> Iterator[None]:
     try:
         try:
             _lock(handle)
-        except OSError:
+        except (BlockingIOError, PermissionError):  # on Windows the latter
             os.lseek(handle, 1, os.SEEK_SET)
             holder = os.read(handle, 32).decode(errors="replace").strip()
             named = f" (process {holder})" if holder.isdigit() else ""

@@ -18,6 +18,8 @@ from hessence.files import write_atomically
 
 PACKAGES = ("hessence", "numpy", "scipy", "torch", "matplotlib", "scikit-learn")
 FAILURES = "failures.txt"
+FINDINGS = "findings.json"
+"""Written last: the sign that a folder is complete."""
 LOOK = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -44,7 +46,9 @@ def write_outputs(
         for name, draw in experiment.pictures.items()
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FAILURES).unlink(missing_ok=True)
+    # A folder without its findings is not taken for complete.
+    for stale in (FAILURES, FINDINGS):
+        (folder / stale).unlink(missing_ok=True)
     write_atomically(folder / "records.csv", as_csv(collected.records))
     changes = {
         field.name: getattr(settings, field.name)
@@ -73,8 +77,7 @@ def write_outputs(
         "pictures": list(experiment.pictures),
         "findings": [dataclasses.asdict(finding) for finding in found],
     }
-    # Last, because a report takes this file as the sign that the folder is complete.
-    write_atomically(folder / "findings.json", _pretty(stated))
+    write_atomically(folder / FINDINGS, _pretty(stated))
     return found
 
 

@@ -39,6 +39,8 @@ def read_results(folder: Path) -> list[Result]:
             described = json.loads((path.parent / "settings.json").read_text(encoding="utf-8"))
             result = Result(path.parent, stated, described)
             _ = result.findings
+            for name in stated["pictures"]:
+                _ = (path.parent / f"{name}.png").stat()
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise NothingToReportError(
                 f"{path.parent} cannot be read; run its experiment again ({error})."

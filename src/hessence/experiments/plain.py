@@ -20,7 +20,7 @@ def plain(value: Any) -> Any:
     """
     if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, np.bool_):
         return bool(value)
     if isinstance(value, int | np.integer):
         return int(value)

@@ -223,8 +223,9 @@ def class_subset(
         int(counts[0] / max(shares)),
         int(counts[1:].min() * others / (1 - min(shares))),
     )
-    each = round((1 - share) * size / others)
-    wanted = [size - others * each, *[each] * others]
+    while any(_taken(size, a, others)[0] > counts[0] for a in shares):
+        size -= 1
+    wanted = _taken(size, share, others)
     chosen = np.concatenate(
         [
             rng.permutation(np.flatnonzero(images.labels == label))[:take]
@@ -232,6 +233,12 @@ def class_subset(
         ]
     )
     return LabelledImages(images.x[chosen], images.labels[chosen], images.shape)
+
+
+def _taken(size: int, share: float, others: int) -> list[int]:
+    """Return how many samples of each class make up a subset."""
+    each = round((1 - share) * size / others)
+    return [size - others * each, *[each] * others]
 
 
 def white_inputs(x: Any, scale: float = 1.0) -> Any:

@@ -1,7 +1,8 @@
 """Finished records, in one SQLite file for each output folder.
 
 Each record is one transaction in write-ahead mode: a process that is killed loses what it was
-computing and nothing else. Every row carries a checksum, because SQLite has none of its own.
+computing and nothing else. Every row carries a checksum of all but the time it took, because
+SQLite has none of its own.
 """
 
 from __future__ import annotations
@@ -89,9 +90,7 @@ def open_store(folder: Path) -> Iterator[Store]:
     """
     path = folder / NAME
     with exclusive(folder / LOCK):
-        if path.exists() and path.stat().st_size > 0:
-            _require_whole(path)
-        else:
+        if not path.exists() or path.stat().st_size == 0 or not _has_records(path):
             _create(path)
         with closing(sqlite3.connect(path)) as connection:
             # Enough against kills of the process; only a power cut may lose the last records.
@@ -117,8 +116,11 @@ def _create(path: Path) -> None:
     fresh.replace(path)
 
 
-def _require_whole(path: Path) -> None:
-    """Check pages, schema and checksums through a connection that cannot write."""
+def _has_records(path: Path) -> bool:
+    """Check pages, schema and checksums through a connection that cannot write.
+
+    A file without any table, which may be what a kill leaves of a new one, has none.
+    """
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
             (kind,) = reader.execute("PRAGMA application_id").fetchone()
@@ -132,10 +134,11 @@ def _require_whole(path: Path) -> None:
                     raise CorruptStoreError(
                         f"{path} is not a file of records; it is left as it is."
                     )
-                return
+                return False
             for *fields, _, checksum in reader.execute("SELECT * FROM records"):
                 if _checksum(*fields) != checksum:
                     raise _damaged(path)
+            return True
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise _damaged(path) from error
 

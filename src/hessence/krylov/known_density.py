@@ -19,7 +19,7 @@ MOST_NODES = 2**12
 BINS = 64
 
 
-def known_density(values: Any, multiplicities: Any = None, *, rounding: float = 0.0) -> Density:
+def known_density(values: Any, multiplicities: Any = None) -> Density:
     """Return the smoothed density of eigenvalues, each as often as its multiplicity says.
 
     Examples
@@ -36,9 +36,10 @@ def known_density(values: Any, multiplicities: Any = None, *, rounding: float = 
     ends = (float(nodes[0]), float(nodes[-1]))
     extent = ends[1] - ends[0]
     width = (extent if extent > 0 else abs(ends[0]) or 1.0) / FINEST
+    rounding = 0.0
     if len(nodes) > MOST_NODES:
         nodes, counts = _binned(nodes, counts, width / BINS)
-        rounding = max(rounding, width / BINS / 2)
+        rounding = width / BINS / 2
     weights = counts / counts.sum()
     # With infinitely many directions a random vector would have no spread at all.
     rules = Rules(nodes[None], weights[None], nodes[None], weights[None], math.inf, rounding)
@@ -62,6 +63,6 @@ def known_density(values: Any, multiplicities: Any = None, *, rounding: float = 
 
 def _binned(nodes: Numbers, counts: Numbers, width: float) -> tuple[Numbers, Numbers]:
     bins = np.floor((nodes - nodes[0]) / width).astype(np.int64)
-    found, index = np.unique(bins, return_inverse=True)
+    _, index = np.unique(bins, return_inverse=True)
     sums = np.bincount(index, weights=counts)
-    return np.bincount(index, weights=counts * nodes) / sums, np.asarray(sums[: len(found)])
+    return np.bincount(index, weights=counts * nodes) / sums, sums
