@@ -127,7 +127,10 @@ def test_the_loss_may_be_left_out(script, tmp_path, capsys):
         ("{script}:dropout", "layer '1' (Dropout) drops values at random: call model.eval()"),
         ("{script}:dropout", "first, or give --eval-mode, which restores"),
         ("{script}:broken", "failed in line 29 of training.py: RuntimeError: no data today"),
-        ("{script}:mismatched", "cannot be run on its data: RuntimeError: mat1 and mat2 shapes"),
+        (
+            "{script}:mismatched",
+            "data: the model cannot be run on inputs of shape (n, 5) and",
+        ),
         ("{script}:out_of_range", "IndexError in line 38 of training.py: list index out of range"),
         ("{script}:missing", "images/0.png"),
         ("{script}:wrong", "must return model, data and loss, got int"),

@@ -57,6 +57,13 @@ def test_it_is_the_answer_for_all_data(answers):
         assert_same(answer, alone[name], 1e-8 if loose else 1e-12)
 
 
+def test_what_is_exact_for_all_data_is_exact_for_shares(answers):
+    for found in answers:
+        assert found["exact"] == 1
+        assert found["not exact"] == 0
+        assert len(found["exact eigenvalues"]) == 210
+
+
 def test_the_checks_pass(answers):
     for found in answers:
         assert all(value == 1 for name, value in found.items() if "check" in name)

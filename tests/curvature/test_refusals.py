@@ -196,6 +196,22 @@ def test_class_numbers(loss, target, message):
         hs.hessian(nn.Linear(2, 3), (torch.randn(4, 2), target), loss)
 
 
+@pytest.mark.parametrize(
+    "loss", [None, nn.MSELoss(), lambda f, y: (f - y).pow(2).mean()], ids=["default", "mse", "own"]
+)
+@pytest.mark.parametrize(("x", "told"), [
+    (torch.ones(4, 5), r"shape \(n, 5\) and float32: mat1 and mat2 shapes cannot be multiplied"),
+    (torch.ones(4), r"shape \(n\) and float32"),
+    (torch.ones(4, 2) + 1j, r"shape \(n, 2\) and complex64"),
+    (torch.ones(4, 2, dtype=torch.int64), r"shape \(n, 2\) and int64"),
+])  # fmt: skip
+def test_inputs_that_do_not_go_with_the_model(x, told, loss):
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+    for use in (hs.hessian, hs.ggn, hs.spectrum, hs.layer_spectra):
+        with pytest.raises(ValueError, match=f"data: the model cannot be run on inputs of {told}"):
+            use(model, (x, torch.ones(4, 1)), loss)
+
+
 def test_class_numbers_that_are_ignored():
     data = torch.randn(4, 2), torch.tensor([0, -1, 7, 2])
     H = hs.hessian(nn.Linear(2, 8), data, nn.CrossEntropyLoss(ignore_index=-1))

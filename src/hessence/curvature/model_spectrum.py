@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hessence.arrays import epsilon, like, to_numpy
 from hessence.curvature import ranks
-from hessence.curvature.batches import is_sample_pair, merged
+from hessence.curvature.batches import byte_count, is_sample_pair, merged
 from hessence.curvature.checks import NOT_FINITE, CheckWarning
 from hessence.curvature.criteria import PairCriterion
 from hessence.curvature.model_matrices import ModelHessian, hessian
@@ -242,8 +242,6 @@ def _exact(H: ModelHessian, model: Any, params: Any) -> Spectrum | str:
     try:
         if params is not None:
             raise NotRecognised("only some of the parameters were asked for.")
-        if ranks.parallel():
-            raise NotRecognised("the data are spread over several processes.")
         if not isinstance(setting.criterion, PairCriterion):
             raise NotRecognised("the loss is a closure, which may do anything with the model.")
         with setting.snapshot.mode():
@@ -262,6 +260,31 @@ def _exact(H: ModelHessian, model: Any, params: Any) -> Spectrum | str:
 
 
 def _all_data(setting: Setting) -> tuple[Tensor, Any]:
+    """Return all data as one batch, with the shares of all ranks in it."""
+    if not ranks.parallel():
+        return _own_data(setting)
+    # All ranks must do the same, whatever one of them finds; so they tell each other first.
+    own: Any = None
+    try:
+        own = _own_data(setting)
+        if not is_sample_pair(own):
+            raise NotRecognised("the data of several processes are not pairs of tensors.")
+        word: str | int = byte_count(own)
+    except NotRecognised as error:
+        word = str(error)
+    sizes = ranks.gather((word, setting.memory))
+    for said, _ in sizes:
+        if isinstance(said, str):
+            raise NotRecognised(said)
+    if sum(size for size, _ in sizes) > min(memory for _, memory in sizes):
+        raise NotRecognised("the data of all processes do not fit into memory= at once.")
+    shares = ranks.gather(tuple(part.cpu() for part in own))
+    device = setting.snapshot.device
+    x, y = (torch.cat(parts).to(device) for parts in zip(*shares, strict=True))
+    return x, y
+
+
+def _own_data(setting: Setting) -> tuple[Tensor, Any]:
     batches = setting.batches.kept
     if batches is None:
         raise NotRecognised("the data do not fit into memory= at once.")

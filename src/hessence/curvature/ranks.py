@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -10,6 +12,13 @@ from torch import Tensor
 def parallel() -> bool:
     """Whether this process is one of several that ``torch.distributed`` has joined."""
     return bool(dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+
+
+def gather(thing: Any) -> list[Any]:
+    """Return what every rank has, in the order of ranks; for small things, on the CPU."""
+    things: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(things, thing)
+    return things
 
 
 def sum_tensor(tensor: Tensor) -> Tensor:

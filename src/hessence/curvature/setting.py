@@ -73,7 +73,7 @@ class Setting:
             return criterion
         inputs, target = self.batches.first
         with torch.no_grad():
-            prediction = self.snapshot.run(predict, inputs)
+            prediction = self._predicted(inputs)
             try:
                 criterion.sum(prediction, target)
             except (AttributeError, TypeError) as error:
@@ -89,6 +89,21 @@ class Setting:
             raise error from None
         return self._settle(closure)
 
+    def _predicted(self, inputs: Any) -> Any:
+        """Run the model; where PyTorch cannot, that is told of the data."""
+        try:
+            return self.snapshot.run(predict, inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            told = type(inputs).__name__
+            if isinstance(inputs, Tensor):
+                shape = ", ".join(["n", *map(str, inputs.shape[1:])])
+                told = f"shape ({shape}) and {str(inputs.dtype).removeprefix('torch.')}"
+            raise ValueError(
+                f"data: the model cannot be run on inputs of {told}: {error}"
+            ) from error
+
     def doubled(self) -> Setting:
         """Return the same in double precision, for a check."""
         twin = copy.copy(self)
@@ -103,13 +118,13 @@ class Setting:
         Whether they are in the model is tried out: they are not if a mean is taken over the batch,
         or if the first dimension is time, as it is by default for PyTorch's recurrent layers.
         """
-        if not isinstance(self.criterion, PairCriterion) or not self.criterion.separable:
-            return False
         batch = self.batches.first
-        if not is_sample_pair(batch):
+        if not isinstance(self.criterion, PairCriterion) or not is_sample_pair(batch):
             return False
         inputs = batch[0][:PROBE]
-        whole = self.snapshot.run(predict, inputs)
+        whole = self._predicted(inputs)
+        if not self.criterion.separable:
+            return False
         # A target that does not fit is told of before anything is computed.
         self.criterion.sum(whole, batch[1][:PROBE])
         if self._stack is not None and not self._stack.before and inputs.ndim > 1:
