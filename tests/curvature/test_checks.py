@@ -150,6 +150,33 @@ def test_padding_of_an_embedding_counts_as_constant():
     assert hs.hessian(model, (words, words.flip(0)), nn.CrossEntropyLoss()).check().passed
 
 
+def test_padding_of_an_embedding_that_is_the_last_layer_too():
+    words = torch.arange(24).reshape(6, 4) % 9
+    embedding = nn.Embedding(9, 3, padding_idx=0).double()
+    last = nn.Linear(3, 9, bias=False).double()
+    last.weight = embedding.weight
+    model = nn.Sequential(embedding, nn.Tanh(), last)
+
+    def loss(prediction, target):
+        return nn.functional.cross_entropy(prediction.flatten(0, 1), target.flatten())
+
+    assert hs.hessian(model, (words, words.flip(0)), loss).check().passed
+
+
+class Rounding(nn.Module):
+    """Computes in single precision, whatever the model is in."""
+
+    def forward(self, x):
+        return torch.tanh(x.float()).to(x.dtype)
+
+
+def test_single_precision_within_double_is_named():
+    model = nn.Sequential(nn.Linear(3, 30), Rounding(), nn.Linear(30, 2)).double()
+    data = torch.randn(20, 3).double(), torch.randn(20, 2).double()
+    check = hs.hessian(model, data, lambda f, y: (f - y).pow(4).mean()).check()
+    assert check.passed or "part of the model computes in single precision" in check.message
+
+
 def test_a_loss_that_is_not_a_number():
     case = problem("linear")
     check = hs.hessian(case.model, case.data, lambda f, y: float("nan") * (f - y).mean()).check()

@@ -239,6 +239,45 @@ def test_batches_are_not_merged_where_samples_interact(make):
     assert_same(hs.hessian(model, (x, y), loss, memory=0).dense(), expected)
 
 
+class Gated(nn.Module):
+    """Takes a mean over the batch, times a number that starts out as zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.gate = nn.Linear(2, 1), nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        z = self.inner(x)
+        return z + self.gate * z.mean(0)
+
+
+def test_batches_are_not_merged_where_samples_may_come_to_interact():
+    model, loss = Gated().double(), nn.MSELoss()
+    data = [(numbers(6, 2), numbers(6, 1)) for _ in range(3)]
+    expected = dense_hessian(
+        lambda: sum(loss(model(x), y) for x, y in data) / 3, model.parameters()
+    )
+    assert_same(hs.hessian(model, data, loss).dense(), expected)
+
+
+class Once(IterableDataset):
+    """Can be gone through a single time, behind a loader that hides it."""
+
+    def __init__(self, x, y):
+        self.samples = iter(zip(x, y, strict=True))
+
+    def __iter__(self):
+        return self.samples
+
+
+def test_a_loader_that_runs_dry_is_noticed(case):
+    model, x, y, loss, H, _ = case
+    kept = hs.hessian(model, DataLoader(Once(x, y), batch_size=5), loss)
+    assert_same(kept.dense(), H)
+    with pytest.raises(ValueError, match=r"data has other batches on another pass.*raise memory="):
+        hs.hessian(model, DataLoader(Once(x, y), batch_size=5), loss, memory=0).dense()
+
+
 def test_batches_are_not_cut_where_samples_interact():
     """However large: a batch of this size is cut if samples are on their own."""
     with torch.random.fork_rng():

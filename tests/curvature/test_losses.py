@@ -373,6 +373,60 @@ def test_batches_that_are_named_tuples():
     assert_same(hs.hessian(model, Labelled(x, y), nn.CrossEntropyLoss()).dense(), expected)
 
 
+@pytest.mark.parametrize("sizes", [[1] * 12, [1, 11], [11, 1], [5, 7]], ids=str)
+@pytest.mark.parametrize("reduce", [torch.mean, torch.sum])
+def test_closures_on_batches_of_one_sample(sizes, reduce):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    x, y = numbers(12, 3), numbers(12, 1)
+
+    def closure(model, batch):
+        return reduce((model(batch[0]) - batch[1]) ** 2)
+
+    parts = list(zip(x.split(sizes), y.split(sizes), strict=True))
+    assert hs.hessian(model, parts, closure).loss() == pytest.approx(closure(model, (x, y)).item())
+
+
+def test_closures_that_are_means_over_words():
+    """Batches with as many words per sample each, but not as many as one another."""
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10)).double()
+    words, target = torch.arange(48).reshape(8, 6) % 10, torch.arange(48).reshape(8, 6) % 7
+    target[4:, 1:] = -100
+
+    def closure(model, batch):
+        found = model(batch["words"]).flatten(0, 1)
+        return nn.functional.cross_entropy(found, batch["target"].flatten())
+
+    whole = {"words": words, "target": target}
+    halves = [{name: part[rows] for name, part in whole.items()}
+              for rows in (slice(4), slice(4, None))]  # fmt: skip
+    assert hs.hessian(model, whole, closure).loss() > 0
+    with pytest.raises(ValueError, match="loss must be a mean or a sum over samples"):
+        hs.hessian(model, halves, closure)
+
+    def weighted(model, batch):
+        return closure(model, batch), (batch["target"] != -100).sum()
+
+    expected = hs.hessian(model, whole, closure).dense()
+    assert_same(hs.hessian(model, halves, weighted).dense(), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # within PyTorch itself
+def test_forward_derivatives_in_a_closure():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    x = numbers(6, 3)
+
+    def closure(model, batch):
+        return torch.func.jvp(model, (batch[0],), (torch.ones_like(x),))[1].pow(2).mean()
+
+    def by_hand():
+        at = x.clone().requires_grad_()
+        slope = torch.autograd.grad(model(at).sum(), at, create_graph=True)[0]
+        return slope.sum(dim=1).pow(2).mean()
+
+    expected = dense_hessian(by_hand, model.parameters())
+    assert_same(hs.hessian(model, (x, x), closure).dense(), expected)
+
+
 def test_a_closure_that_returns_more_than_the_loss_is_told_so():
     def loss(model, batch):
         prediction = model(batch[0])

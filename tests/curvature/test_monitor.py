@@ -452,3 +452,42 @@ def test_a_tiny_model_is_solved_densely():
         np.testing.assert_allclose(record.eigenvalues, torch.linalg.eigvalsh(H).flip(0))
         np.testing.assert_allclose(record.ggn_gap, 0, atol=1e-12)
         np.testing.assert_allclose(record.trace, float(H.trace()))
+
+
+@pytest.mark.parametrize("tol", [1e-4, 1e-2])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_training_that_blows_up(seed, tol):
+    """What was followed may end up in the kernel of the Hessian, with a residual to match."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 60), nn.Tanh(), nn.Linear(60, 1)).double()
+    data, loss = (torch.randn(60, 4).double(), torch.randn(60, 1).double()), nn.MSELoss()
+    monitor = Monitor(model, data, loss, lr=0.5, tol=tol, ggn=False)
+    for step in range(14):
+        found = monitor.measure(step)
+        H = hs.hessian(model, data, loss).dense()
+        values = torch.linalg.eigvalsh(H)
+        top, norm = float(values[-1]), float(values.abs().max())
+        assert abs(found.sharpness - top) <= max(float(found.errors[0]), tol * norm)
+        # A largest eigenvalue that is nothing beside the smallest one cannot be told better.
+        assert found.sharpness >= 0.5 * top or top < 10 * tol * norm
+        descend(model, data, loss, 0.5)
+
+
+class Dropping(nn.Module):
+    """Drops values at random by a function, which has no layer to be named."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 40), nn.Linear(40, 1)
+
+    def forward(self, x):
+        return self.last(nn.functional.dropout(self.first(x), 0.5, self.training))
+
+
+def test_a_random_model_is_refused():
+    data = torch.randn(20, 4), torch.randn(20, 1)
+    monitor = Monitor(Dropping(), data, nn.MSELoss())
+    with pytest.raises(ValueError, match="something random is in the model"):
+        monitor.measure(0)
+    with pytest.raises(ValueError, match="something random is in the model"):
+        hs.layer_spectra(Dropping(), data, nn.MSELoss())

@@ -67,13 +67,18 @@ class Batches:
         states = self._draws.start()
         with self._draws.go_on(states):
             source = iter(self._source)
+        known = self.first
         while True:
             with self._draws.go_on(states):
                 batch = next(source, _END)
+            if batch is not _END and not _has_no_samples(batch):
+                batch = _move(batch, self._device)
+                _require_same(batch, known)
+                known = None
+                yield batch
             if batch is _END:
+                _require_same(None, known)
                 return
-            if not _has_no_samples(batch):
-                yield _move(batch, self._device)
 
     @staticmethod
     def _require_filled(batch: Any) -> None:
@@ -81,6 +86,22 @@ class Batches:
         for tensor in tensors_in(batch):
             if tensor.numel() == 0:
                 raise ValueError(f"data is empty: a tensor has shape {tuple(tensor.shape)}.")
+
+
+def _require_same(batch: Any, known: Any) -> None:
+    """Refuse a pass that does not begin with the batch that is known from the first one."""
+    if known is None:
+        return
+    pairs = zip(tensors_in(batch), tensors_in(known), strict=False)
+    if batch is None or not all(_equal(a, b) for a, b in pairs):
+        raise ValueError(
+            "data has other batches on another pass, but the same ones are needed again and again: "
+            "give a list of batches, or raise memory= so that one pass can be kept."
+        )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(((a == b) | (a != a)).all())
 
 
 class _Draws:

@@ -16,6 +16,9 @@ STEPS = 4
 SYMMETRY = {torch.float64: 2e-10, torch.float32: 1e-3}
 """How much ⟨u, Hv⟩ and ⟨v, Hu⟩ may differ, relative to ‖Hu‖ + ‖Hv‖ for unit vectors."""
 
+SINGLE = 1e-6
+"""A difference that rounding to single precision may explain, in a model of double precision."""
+
 AGREEMENT = {torch.float64: 1e-5, torch.float32: 1e-2}
 """How much a product may differ from finite differences, relative, beside their own error."""
 
@@ -152,10 +155,10 @@ def _message(
             "or the loss: call model.eval() or pass eval_mode=True."
         )
     if not symmetry <= SYMMETRY[dtype]:
-        return (
-            f"⟨u, Hv⟩ and ⟨v, Hu⟩ differ by {symmetry:.1e}, relative: a layer's second derivative "
-            "is wrong, or detached somewhere."
-        )
+        why = "a layer's second derivative is wrong, or detached somewhere"
+        if symmetry <= SINGLE:
+            why = "part of the model computes in single precision, or is not quite right"
+        return f"⟨u, Hv⟩ and ⟨v, Hu⟩ differ by {symmetry:.1e}, relative: {why}."
     if difference is not None and uncertainty is not None:
         if uncertainty > ROUGH:
             return UNSURE

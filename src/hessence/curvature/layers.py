@@ -65,6 +65,7 @@ def layer_spectra(
     require_int("k", k, 1, None)
     make = hessian if of == "hessian" else ggn
     whole = make(model, data, loss, params, eval_mode=eval_mode, memory=memory)
+    whole.require_sound(stacklevel=2)
     spectra = {}
     for name, patterns in _groups(whole.parameters.names, groups).items():
         block = whole.block(patterns)

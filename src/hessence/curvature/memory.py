@@ -44,12 +44,20 @@ def graph_bytes(build: Callable[[], Any], beside: Iterable[Tensor] = ()) -> list
         with made:
             build()
         return made.sizes
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in saved}
+    storages = dict(map(_storage, saved))
     for tensor in beside:
-        storages.pop(tensor.untyped_storage().data_ptr(), None)
+        storages.pop(_storage(tensor)[0], None)
     # A node whose own output is in the list would otherwise keep itself alive.
     saved.clear()
     return list(storages.values())
+
+
+def _storage(tensor: Tensor) -> tuple[int, int]:
+    """Return where the numbers of a tensor are and how many bytes they take."""
+    try:
+        return tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()
+    except RuntimeError:  # a tensor inside a transformation of ``torch.func``
+        return id(tensor), tensor.nbytes
 
 
 class _Made(TorchDispatchMode):  # type: ignore[misc]

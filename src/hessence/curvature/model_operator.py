@@ -15,7 +15,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from hessence.curvature import ranks
-from hessence.curvature.checks import Check, check_products, perturbed
+from hessence.curvature.checks import (
+    NOT_FINITE,
+    Check,
+    CheckWarning,
+    check_products,
+    perturbed,
+)
 from hessence.curvature.exact_kernels import full_precision
 from hessence.curvature.setting import Setting
 from hessence.curvature.term_store import TermStore
@@ -144,19 +150,24 @@ class ModelOperator(Operator):
         mover, moved_batch = self._widened(batch)
         there = mover.setting.snapshot.parameters
 
+        def without_padding(vector: Tensor) -> list[Tensor]:
+            """Cut a vector into parts; PyTorch takes the padding of embeddings for constant."""
+            parts = dict(zip(mine.names, mine.split(vector.clone()), strict=True))
+            for name in parts.keys() & padding.keys():
+                parts[name][padding[name]] = 0
+            return list(parts.values())
+
         def multiply(v: Tensor) -> Tensor:
-            return mine.join(term.multiply(mine.split(v), self._chosen))
+            image = mine.join(term.multiply(without_padding(v), self._chosen))
+            return mine.join(without_padding(image))
 
         def move(step: Tensor) -> Tensor:
             leaves = list(there.leaves)
-            parts = dict(zip(mine.names, mine.split(step.clone()), strict=True))
-            for name in parts.keys() & padding.keys():
-                parts[name][padding[name]] = 0
-            moved = perturbed([leaves[i] for i in self._chosen], list(parts.values()))
+            moved = perturbed([leaves[i] for i in self._chosen], without_padding(step))
             for i, leaf in zip(self._chosen, moved, strict=True):
                 leaves[i] = leaf
             slopes = mover._moved(moved_batch, tuple(leaves))
-            return mine.join([slopes[i] for i in self._chosen])
+            return mine.join(without_padding(mine.join([slopes[i] for i in self._chosen])))
 
         def loss() -> float:
             return float(snapshot.run(self.setting.criterion.total, batch)[0].detach())
@@ -170,6 +181,15 @@ class ModelOperator(Operator):
         return check_products(
             multiply, move if movable else None, loss, reference, size, rng, precision
         )
+
+    def require_sound(self, stacklevel: int) -> None:
+        """Refuse a loss that is random or not finite, and warn of products that look wrong."""
+        checked = self.check()
+        if not checked.deterministic or checked.message == NOT_FINITE:
+            raise ValueError(f"model: {checked.message}")
+        if not checked.passed:
+            text = f"the Hessian's products are suspect: {checked.message}"
+            warnings.warn(text, CheckWarning, stacklevel + 1)
 
     def _widened(self, batch: Any) -> tuple[Self, Any]:
         """Return operator and batch in double precision, or as they are if that fails."""

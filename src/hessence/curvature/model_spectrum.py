@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal, cast, get_args
 
@@ -14,7 +13,6 @@ from torch import Tensor
 from hessence.arrays import epsilon, like, to_numpy
 from hessence.curvature import ranks
 from hessence.curvature.batches import byte_count, is_sample_pair, merged
-from hessence.curvature.checks import NOT_FINITE, CheckWarning
 from hessence.curvature.criteria import PairCriterion
 from hessence.curvature.model_matrices import ModelHessian, hessian
 from hessence.curvature.setting import Setting
@@ -178,11 +176,7 @@ def estimate(
     reason: str,
 ) -> Estimate:
     """Estimate the spectrum of an operator, after a check of its products."""
-    checked = H.check()
-    if not checked.deterministic or checked.message == NOT_FINITE:
-        raise ValueError(f"model: {checked.message}")
-    if not checked.passed:
-        warnings.warn(f"the Hessian's products are suspect: {checked.message}", CheckWarning, 3)
+    H.require_sound(stacklevel=3)
     size = H.shape[0]
     if k is None and size > DENSE_MOST:
         raise ValueError(

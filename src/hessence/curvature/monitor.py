@@ -188,6 +188,8 @@ class Monitor:
         if H.shape[0] != before:
             raise ValueError(f"model must have {before} parameters as before, got {H.shape[0]}.")
         loss = H.loss()
+        if index == 0 and math.isfinite(loss):
+            H.require_sound(stacklevel=3)
         top = self._top("hessian", H, index, loss)
         value, error, spent = math.nan, math.nan, 0
         if self._trace and np.isfinite(top.values).all():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -108,33 +108,47 @@ class ClosureCriterion(Criterion):
         self._function = function
         self.averaged = averaged
 
-    def settled(self, run: Callable[..., Any], batch: Any) -> ClosureCriterion:
-        """Find out from one batch whether the closure is a mean over samples or a sum.
+    def settled(self, run: Callable[..., Any], batches: Iterable[Any]) -> ClosureCriterion:
+        """Find out from some batches whether the closure is a mean over samples or a sum.
 
-        There is no telling if the tensors of a batch differ in length; it is then taken for a mean.
+        Each is cut in two, and each is joined with the one before, of which it may have another
+        number of what the mean is over, such as words. There is no telling if the tensors of a
+        batch differ in length; the closure is then taken for a mean.
 
         Parameters
         ----------
         run : callable
             Calls a function of (model, batch) on a fresh copy of the model's state.
-        batch : object
-            The batch.
+        batches : iterable
+            The batches.
         """
-        samples, value = first_length(batch), run(self._function, batch)
-        lengths = {t.shape[:1] for t in tensors_in(batch)}
-        if samples < 2 or lengths != {(samples,)} or not isinstance(value, Tensor) or value.ndim:
-            return self
-        found = {True, False}
-        try:
-            for cut in {max(1, samples // 3), samples // 2}:
-                first = run(self._function, _rows(batch, slice(cut)))
-                second = run(self._function, _rows(batch, slice(cut, None)))
-                found &= reductions(value, first, second, cut / samples)
-        except Exception:  # from a model that knows the number of samples
-            return self
+        found, before = {True, False}, None
+        for batch in batches:
+            samples = first_length(batch)
+            if {t.shape[:1] for t in tensors_in(batch)} != {(samples,)}:
+                continue
+            whole = _rows(batch, [0, 0]) if samples == 1 else batch
+            for cut in {max(1, samples // 3), max(1, samples // 2)}:
+                parts = _rows(whole, slice(cut)), _rows(whole, slice(cut, None))
+                found &= self._reductions(run, whole, *parts)
+            if before is not None and _alike(before, batch):
+                found &= self._reductions(run, _joined(before, batch), before, batch)
+            before = batch
         if not found:
             raise ValueError(NOT_A_REDUCTION)
         return ClosureCriterion(self._function, averaged=True in found)
+
+    def _reductions(
+        self, run: Callable[..., Any], whole: Any, first: Any, second: Any
+    ) -> set[bool]:
+        """Return what it can be, a mean (True) or a sum, by its values on a batch and its parts."""
+        try:
+            all_of_it, one, two = (run(self._function, part) for part in (whole, first, second))
+        except Exception:  # from a model that knows the number of samples
+            return {True, False}
+        if not all(isinstance(v, Tensor) and v.ndim == 0 for v in (all_of_it, one, two)):
+            return {True, False}
+        return reductions(all_of_it, one, two, first_length(first) / first_length(whole))
 
     def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
         """Return the closure's value times the number of samples, or times its own weight."""
@@ -164,8 +178,21 @@ def reductions(whole: Tensor, first: Tensor, second: Tensor, share: float) -> se
     return {kind for kind, guess in expected.items() if abs(guess - value) <= tolerance}
 
 
-def _rows(batch: Any, rows: slice) -> Any:
+def _rows(batch: Any, rows: slice | list[int]) -> Any:
     return tree_map(lambda leaf: leaf[rows] if isinstance(leaf, Tensor) else leaf, batch)
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Whether the tensors of two batches can be joined, and nothing else is in them."""
+    one, two = tree_leaves(first), tree_leaves(second)
+    return len(one) == len(two) and all(
+        isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape[1:] == b.shape[1:]
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+def _joined(first: Any, second: Any) -> Any:
+    return tree_map(lambda a, b: torch.cat([a, b]), first, second)
 
 
 def _samples(prediction: Any, target: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any, Literal, get_args
 
 import torch
@@ -28,6 +29,9 @@ from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
 
 Mode = Literal["auto", "vectors", "blocks"]
+
+TRIED = 16
+"""On how many batches a closure is tried for being a mean or a sum."""
 
 PROBE = 64
 """How many samples are tried for being on their own."""
@@ -68,7 +72,7 @@ class Setting:
             )
         several = self.batches.kept is None or len(self.batches.kept) > 1 or ranks.parallel()
         if isinstance(criterion, ClosureCriterion) and several:
-            return criterion.settled(self.snapshot.run, self.batches.first)
+            return criterion.settled(self.snapshot.run, islice(self.batches, TRIED))
         if not isinstance(criterion, FunctionCriterion):
             return criterion
         inputs, target = self.batches.first
@@ -129,11 +133,20 @@ class Setting:
         self.criterion.sum(whole, batch[1][:PROBE])
         if self._stack is not None and not self._stack.before and inputs.ndim > 1:
             return True
+        if len(inputs) < 2:
+            inputs, _ = next(iter(merged(self.batches, 2)))
+        # A coupling of samples may start out as zero, and yet have derivatives.
+        leaves = self.snapshot.parameters.leaves
+        moved = tuple((1.01 * leaf.detach() + 0.005).requires_grad_() for leaf in leaves)
+        return self._apart(inputs, leaves) and self._apart(inputs, moved)
+
+    def _apart(self, inputs: Tensor, leaves: tuple[Tensor, ...]) -> bool:
+        """Whether the model predicts the same for two halves of the inputs as for both at once."""
         try:
-            if len(inputs) < 2:
-                inputs, _ = next(iter(merged(self.batches, 2)))
-                whole = self.snapshot.run(predict, inputs)
-            parts = [self.snapshot.run(predict, x) for x in inputs.tensor_split(2)]
+            whole, *parts = (
+                self.snapshot.run(predict, x, leaves=leaves)
+                for x in (inputs, *inputs.tensor_split(2))
+            )
         except Exception:  # a model that knows the number of samples
             return False
         if not all(isinstance(part, Tensor) and part.ndim for part in [whole, *parts]):

@@ -1,7 +1,7 @@
 """A model as it stands, to be differentiated without touching it.
 
-A snapshot holds copies of all parameters and buffers. The model's own code is run on them through
-:func:`torch.func.functional_call`, which puts everything back when it is done or stopped. So the
+A snapshot holds copies of all parameters and buffers, and the mode of every layer. The model's own
+code is run with them in place, and everything is put back when it is done or stopped. So the
 gradients, modes and flags of the user's model stay as they are, in-place updates of buffers fall on
 copies of which each run gets a fresh one, and training may go on while an operator made from the
 snapshot is in use.
@@ -10,8 +10,9 @@ snapshot is in use.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from hessence.curvature.batch_parts import tensors_in
 from hessence.curvature.exact_kernels import ExactKernels
 from hessence.curvature.parameters import Parameters
+from hessence.recognition.state_swap import StateSwap
 
 _DROPOUTS = (nn.modules.dropout._DropoutNd,)
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -42,7 +44,6 @@ class Snapshot:
 
     def __init__(self, model: Any, params: Any, *, eval_mode: bool) -> None:
         self._model = unwrap(model)
-        self._eval = eval_mode
         require_deterministic(self._model, eval_mode=eval_mode)
         self.parameters = Parameters.select(self._model, params)
         chosen = dict(zip(self.parameters.names, self.parameters.leaves, strict=True))
@@ -52,7 +53,10 @@ class Snapshot:
         }
         self._buffers = {name: b.detach().clone() for name, b in self._model.named_buffers()}
         self._state |= {name: b.clone() for name, b in self._buffers.items()}
-        self._stage = _Stage(self._model)
+        self._swap = StateSwap(self._model)
+        self._modes = [
+            (module, module.training and not eval_mode) for module in self._model.modules()
+        ]
         self._kernels = ExactKernels(self._model)
 
     def doubled(self) -> Snapshot:
@@ -100,15 +104,14 @@ class Snapshot:
         leaves: tuple[Tensor, ...] | None = None,
     ) -> Any:
         """Call function(model, *arguments) with the copies, or with other leaves, in place."""
-        state = {f"model.{name}": tensor for name, tensor in self._state.items()}
+        state = dict(self._state)
         if leaves is not None:
-            for name, leaf in zip(self.parameters.names, leaves, strict=True):
-                if name in self._state:
-                    state[f"model.{name}"] = leaf
+            given = zip(self.parameters.names, leaves, strict=True)
+            state |= {name: leaf for name, leaf in given if name in state}
         versions = {name: self._state[name]._version for name in self._buffers}
         try:
-            with self._kernels.used(), self.mode():
-                return torch.func.functional_call(self._stage, state, (function, *arguments))
+            with self._kernels.used(), self.mode(), self._swap.hold(state), _uncompiled():
+                return function(self._model, *arguments)
         except RuntimeError as error:
             self._require_same_precision(arguments, error)
             raise
@@ -130,14 +133,18 @@ class Snapshot:
 
     @contextmanager
     def mode(self) -> Iterator[None]:
-        """Use evaluation mode if asked for, and dense gradients of embeddings, for a while."""
-        modules = list(self._model.modules())
-        changes = [(module, "training") for module in modules if self._eval]
-        changes += [(m, "sparse") for m in modules if isinstance(m, _EMBEDDINGS)]
-        before = [(module, name, getattr(module, name)) for module, name in changes]
+        """Use the mode that each layer is to have, and dense gradients of embeddings, for a while.
+
+        The mode is that of when the snapshot was made, or evaluation mode.
+        """
+        changes: list[tuple[nn.Module, str, bool]] = [
+            (module, "training", training) for module, training in self._modes
+        ]
+        changes += [(m, "sparse", False) for m, _ in self._modes if isinstance(m, _EMBEDDINGS)]
+        before = [(module, name, getattr(module, name)) for module, name, _ in changes]
         try:
-            for module, name in changes:
-                setattr(module, name, False)
+            for module, name, value in changes:
+                setattr(module, name, value)
             yield
         finally:
             for module, name, value in before:
@@ -150,16 +157,12 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.detach().to(kind, copy=True)
 
 
-class _Stage(nn.Module):  # type: ignore[misc]
-    """Lets ``functional_call`` swap the state of a model while any function of it runs."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call the function on the model."""
-        return function(self.model, *arguments)
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Run compiled parts of a model as they were written: compiled ones have one derivative."""
+    if "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def unwrap(model: Any) -> nn.Module:

@@ -14,7 +14,7 @@ those that are followed, only a search with a random vector is sure to notice; s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,12 @@ LOOSEST = 1e-3
 
 SURE = 0.9
 """The confidence of one check. Checks are independent, so that two of them have 0.99."""
+
+UNKNOWN = 0.3
+"""An error of more than this share of the largest eigenvalue leaves open what that is."""
+
+COLLAPSE = 0.5
+"""A largest eigenvalue below this share of the last one may not be the largest."""
 
 CLOSE = 0.97
 """A further eigenvalue, if recollected above this share of the last one wanted, is followed too."""
@@ -94,6 +100,9 @@ class Tracker:
         tol = max(self._tol, ATTAINABLE * epsilon(self._vectors))
         space = Space(H, self._vectors, H.shape[0])
         found = search(space, self._start(check), self._past, self._k, tol, self._room)
+        if self._is_lost(found):
+            top = self._afresh(H, rng)
+            return replace(top, products=top.products + len(space))
         self._past = self._past.updated(space.rows, space.images, space.inside, self._kept)
         pairs = None
         if check or not found.resolved.all():
@@ -141,6 +150,16 @@ class Tracker:
         self._vectors = None
         self._recollect(pairs)
         return _top(pairs, pairs.products, True)
+
+    def _is_lost(self, found: Outcome) -> bool:
+        """Whether the largest eigenvalue is hardly known, or a fraction of what it was.
+
+        Training that blows up may leave the vectors that were followed in what has become the
+        kernel of the operator, where residuals are small and tell nothing.
+        """
+        before = max(np.diag(self._past.inside), default=0.0)
+        value, error = found.values[0], found.errors[0]
+        return bool(error > UNKNOWN * abs(value) or value < COLLAPSE * before)
 
     def _start(self, check: bool) -> Tensor:
         assert self._vectors is not None

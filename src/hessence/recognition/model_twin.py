@@ -26,7 +26,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hessence.networks.ggn_blocks import DENSE_LIMIT
@@ -40,6 +39,7 @@ from hessence.recognition.model_derivatives import (
 from hessence.recognition.model_layers import Layer, NotRecognised, linear_runs
 from hessence.recognition.model_pair import Pair, PairReduction, Places
 from hessence.recognition.model_stacks import Stack
+from hessence.recognition.state_swap import StateSwap
 from hessence.recognition.twin_hessian import TwinHessian
 
 
@@ -195,7 +195,8 @@ def model_loss(stack: Stack, parameters: dict[str, Tensor]) -> Tensor:
     buffers = {name: buffer.clone() for name, buffer in stack.model.named_buffers()}
     # The fused kernels of attention have no second derivative.
     with sdpa_kernel(SDPBackend.MATH):
-        prediction = functional_call(stack.model, {**parameters, **buffers}, (stack.inputs,))
+        with StateSwap(stack.model).hold({**parameters, **buffers}):
+            prediction = stack.model(stack.inputs)
         value: Tensor = stack.criterion.mean(prediction, stack.y)
     if value.ndim:
         raise ValueError(f"it has shape {tuple(value.shape)} and is not a single number.")
