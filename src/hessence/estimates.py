@@ -45,6 +45,15 @@ class Estimate:
         The outcome in a sentence and, where it is not all that was asked for, what to do next.
     reason : str
         Why the spectrum is not exact.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    >>> s = hs.spectrum(model, (torch.randn(20, 3), torch.randn(20, 1)), k=3)
+    >>> s.exact, s.method, len(s), s.size
+    (False, 'dense', 3, 21)
     """
 
     eigenvalues: Array

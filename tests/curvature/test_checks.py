@@ -181,7 +181,7 @@ def test_a_loss_that_is_not_a_number():
     case = problem("linear")
     check = hs.hessian(case.model, case.data, lambda f, y: float("nan") * (f - y).mean()).check()
     assert not check.passed
-    assert check.message == "NaN or infinity is in the loss or in the parameters."
+    assert check.message == "the loss or the parameters are NaN or infinite."
 
 
 class Counted(nn.Module):
@@ -211,7 +211,7 @@ def test_infinite_parameters_that_the_loss_does_not_show():
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     nn.init.constant_(model[0].bias, float("inf"))
     data = torch.randn(10, 3), torch.randn(10, 2)
-    with pytest.raises(ValueError, match=r"model: NaN or infinity is in the loss or in the param"):
+    with pytest.raises(ValueError, match=r"model: the loss or the parameters are NaN or infinite"):
         hs.spectrum(model, data)
 
 

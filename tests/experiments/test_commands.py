@@ -24,7 +24,7 @@ MISTAKES = [
     (["relu-cells", "nonsense"], "there is no experiment nonsense; near it: "),
     (["no/such/file.py"], "there is no file "),
     ([], "name experiments, or say --all; "),
-    (["relu-cells", "--all"], "name experiments, or say --all; "),
+    (["relu-cells", "--all"], "name experiments, or say --all, not both; "),
     (["relu-cells", "--preset", "papre"], "there is no preset papre; there are quick and paper."),
     (["relu-cells", "--set", "widht=3"], "there is no setting widht; near it: width, "),
     (["relu-cells", "--set", "width=x"], "width must be a whole number, got 'x'."),

@@ -24,6 +24,7 @@ from hessence.claims.norm_correlations import (
 from hessence.claims.protocol import Claim, Verdict, judge
 from hessence.claims.trained_networks import correlation
 
+WIDER = "the experiment sharpness-norms looks at wider networks, and at D up to the width"
 WIDTH = 16
 SIZES = (2, 4)
 
@@ -94,7 +95,7 @@ def _more_when_trained() -> Verdict:
     return judge(
         gaps,
         f"correlation of λ_max with ‖W‖², better layer, D = 2 and 4, {SETS} sets of networks "
-        f"each, every set by itself; means {', '.join(told)}",
+        f"each, every set by itself; means {', '.join(told)}; {WIDER}",
     )
 
 
@@ -126,7 +127,7 @@ def second_mup() -> Verdict:
 def _both_ntk() -> Verdict:
     pairs, told = _drivers("ntk")
     least = [float(pair.min()) for pair in pairs]
-    return judge([0.5 - value for value in least], told)
+    return judge([0.5 - value for value in least], f"{told}; {WIDER}")
 
 
 def _larger_drives() -> Verdict:

@@ -39,6 +39,12 @@ class Claim:
     says: str
     check: Callable[[], Verdict]
 
+    @property
+    def code(self) -> str:
+        """The name of the function that judges it."""
+        function = getattr(self.check, "func", self.check)
+        return f"{function.__module__}.{function.__qualname__}"
+
 
 def judge(
     gaps: Sequence[float],

@@ -46,8 +46,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _as_json(judged: Sequence[Judged]) -> str:
     entries = [
-        {"id": claim.id, "where": claim.where, "says": claim.says, "verdict": verdict.word,
-         "holds": verdict.holds, "condition": verdict.condition, "evidence": verdict.evidence}
+        {"id": claim.id, "where": claim.where, "says": claim.says, "check": claim.code,
+         "verdict": verdict.word, "holds": verdict.holds, "condition": verdict.condition,
+         "evidence": verdict.evidence}
         for claim, verdict in judged
     ]  # fmt: skip
     return json.dumps(entries, indent=2, ensure_ascii=False)

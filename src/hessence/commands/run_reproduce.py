@@ -14,7 +14,7 @@ from typing import Any
 
 from hessence.commands.failures import CommandError
 from hessence.experiments.catalogue import UnknownExperimentError, all_experiments, find_experiment
-from hessence.experiments.datasets import MissingDataError, require_data
+from hessence.experiments.datasets import VARIABLE, MissingDataError, require_data
 from hessence.experiments.engines import Engine, EngineError, open_engine
 from hessence.experiments.listing import experiment_table
 from hessence.experiments.locking import InUseError
@@ -67,13 +67,15 @@ def run(options: argparse.Namespace) -> int:
     """Run experiments, or list them."""
     if options.list:
         print(experiment_table(list(all_experiments().values())).to_text())
+        print(f"\nData other than digits are read from the folder that {VARIABLE} names.")
         return 0
     plans = _plans(options)
     runnable, without_data = _with_data(plans, strict=not options.all)
-    options.out.mkdir(parents=True, exist_ok=True)
     try:
-        with open_store(options.out) as store, open_engine(options.jobs, options.cluster) as engine:
-            whole = [_run_one(plan, options, store, engine) for plan in runnable]
+        with open_engine(options.jobs, options.cluster) as engine:
+            options.out.mkdir(parents=True, exist_ok=True)
+            with open_store(options.out) as store:
+                whole = [_run_one(plan, options, store, engine) for plan in runnable]
     except (InUseError, CorruptStoreError, EngineError) as error:
         raise CommandError(str(error)) from error
     except sqlite3.Error as error:
@@ -89,7 +91,8 @@ def run(options: argparse.Namespace) -> int:
 def _plans(options: argparse.Namespace) -> list[Plan]:
     """Check everything the user said before anything is written."""
     if options.all == bool(options.ids):
-        raise CommandError("name experiments, or say --all; --list shows what there is.")
+        both = ", not both" * options.all
+        raise CommandError(f"name experiments, or say --all{both}; --list shows what there is.")
     if options.preset not in PRESETS:
         raise CommandError(f"there is no preset {options.preset}; there are quick and paper.")
     if options.jobs < 1:

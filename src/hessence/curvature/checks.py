@@ -67,7 +67,7 @@ UNSURE = "The products are symmetric; finite differences are too rough here to t
 ROUGH = 0.03
 """Finite differences with a larger error of their own, relative, tell nothing."""
 
-NOT_FINITE = "NaN or infinity is in the loss or in the parameters."
+NOT_FINITE = "the loss or the parameters are NaN or infinite."
 
 
 def check_products(

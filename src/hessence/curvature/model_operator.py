@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from hessence.curvature import ranks
+from hessence.curvature.batch_parts import tensors_in
 from hessence.curvature.checks import (
     NOT_FINITE,
     Check,
@@ -186,7 +187,9 @@ class ModelOperator(Operator):
         """Refuse a loss that is random or not finite, and warn of products that look wrong."""
         checked = self.check()
         if not checked.deterministic or checked.message == NOT_FINITE:
-            raise ValueError(f"model: {checked.message}")
+            tensors = tensors_in(self.setting.batches.first)
+            owner = "data" if any(bool((t != t).any()) for t in tensors) else "model"
+            raise ValueError(f"{owner}: {checked.message}")
         if not checked.passed:
             text = f"the Hessian's products are suspect: {checked.message}"
             warnings.warn(text, CheckWarning, stacklevel + 1)

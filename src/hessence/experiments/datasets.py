@@ -28,6 +28,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hessence.experiments.options import nearest
+
 VARIABLE = "HESSENCE_DATA"
 Split = Literal["train", "test"]
 
@@ -129,7 +131,8 @@ def require_data(names: Iterable[str], folder: str | os.PathLike[str] | None = N
             files = CIFAR_FILES if name == "cifar10" else IDX_FILES
             _paths(name, (*files["train"], *files["test"]), folder)
         else:
-            raise MissingDataError(f"there is no data set {name}.")
+            known = nearest(name, ("digits", *FOLDERS))
+            raise MissingDataError(f"there is no data set {name}; near it: {known}.")
 
 
 def read_idx(path: Path) -> Any:

@@ -48,6 +48,15 @@ class Density:
         The outcome in a sentence and, where the band is wider than it needs to be, what to do.
     size : int
         The order n of the operator.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> found = hs.density(np.diag(np.linspace(-1, 1, 300)), probes=4, steps=20)
+    >>> found.nodes.shape, found.products
+    ((4, 20), 80)
+    >>> round(float(np.trapezoid(found.values, found.grid)), 3)
+    1.0
     """
 
     grid: Numbers

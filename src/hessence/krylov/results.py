@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import array_api_compat as api
 
@@ -45,6 +46,15 @@ class Eigenpairs:
     confidence : float or None
         The probability with which no copy of a multiple eigenvalue was missed, from a test with a
         random vector; None if no such test was made. A dense computation misses nothing: 1.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> found = hs.eigenpairs(np.diag([3.0, 2.0, 1.0]), k=2)
+    >>> found.eigenvalues, found.converged, found.products
+    (array([3., 2.]), True, 3)
+    >>> bool((found.errors < 1e-12).all()), found.eigenvectors.shape
+    (True, (3, 2))
     """
 
     eigenvalues: Array
@@ -56,6 +66,13 @@ class Eigenpairs:
     method: str
     which: Which
     confidence: float | None = None
+
+    exact: ClassVar[bool] = False
+
+    @property
+    def eigenvectors(self) -> Array:
+        """The eigenvectors, by the name that they have in the result of ``hs.spectrum``."""
+        return self.vectors
 
     @property
     def converged(self) -> bool:

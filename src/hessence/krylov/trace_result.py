@@ -20,6 +20,13 @@ class Trace:
         How many vectors were multiplied by the operator.
     method : str
         ``"xtrace"``, ``"hutch++"``, or ``"dense"`` if all n columns of the operator were computed.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> found = hs.trace(np.diag(np.arange(500.0)), products=50)
+    >>> found.method, found.products, bool(abs(found.value - 124750) < 3 * found.error)
+    ('xtrace', 50, True)
     """
 
     value: float
