@@ -121,8 +121,9 @@ class Monitor:
         rng: int = 0,
         **options: Any,
     ) -> None:
-        self._operator: Callable[[], ModelHessian] = lambda: hessian(model, data, loss, **options)
-        H = self._operator()
+        H = hessian(model, data, loss, **options)
+        found = H.setting.criterion
+        self._operator: Callable[[], ModelHessian] = lambda: hessian(model, data, found, **options)
         size = H.shape[0]
         require_int("k", k, 1, size)
         require_int("trace", trace, 0)

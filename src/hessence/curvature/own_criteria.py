@@ -102,18 +102,26 @@ class ClosureCriterion(Criterion):
         The function.
     averaged : bool
         Whether it is a mean.
+    decided : bool
+        Whether that has been found out.
     """
 
-    def __init__(self, function: Callable[[nn.Module, Any], Any], *, averaged: bool = True) -> None:
+    def __init__(
+        self,
+        function: Callable[[nn.Module, Any], Any],
+        *,
+        averaged: bool = True,
+        decided: bool = False,
+    ) -> None:
         self._function = function
-        self.averaged = averaged
+        self.averaged, self.decided = averaged, decided
 
     def settled(self, run: Callable[..., Any], batches: Iterable[Any]) -> ClosureCriterion:
         """Find out from some batches whether the closure is a mean over samples or a sum.
 
-        Each is cut in two, and each is joined with the one before, of which it may have another
-        number of what the mean is over, such as words. There is no telling if the tensors of a
-        batch differ in length; the closure is then taken for a mean.
+        Each is cut in two; and a part of each is joined with one of the batch before, which may
+        have another number of what the mean is over, such as words. There is no telling if the
+        tensors of a batch differ in length; the closure is then taken for a mean.
 
         Parameters
         ----------
@@ -127,28 +135,27 @@ class ClosureCriterion(Criterion):
             samples = first_length(batch)
             if {t.shape[:1] for t in tensors_in(batch)} != {(samples,)}:
                 continue
-            whole = _rows(batch, [0, 0]) if samples == 1 else batch
-            for cut in {max(1, samples // 3), max(1, samples // 2)}:
-                parts = _rows(whole, slice(cut)), _rows(whole, slice(cut, None))
-                found &= self._reductions(run, whole, *parts)
-            if before is not None and _alike(before, batch):
-                found &= self._reductions(run, _joined(before, batch), before, batch)
-            before = batch
+            cut = max(1, samples // 3)
+            part = _rows(batch, slice(cut))
+            rest = _rows(batch, slice(cut, None)) if samples > 1 else part
+            found &= self._reductions(run, part, rest)
+            if before is not None and _alike(before, part):
+                found &= self._reductions(run, before, part)
+            before = part
         if not found:
             raise ValueError(NOT_A_REDUCTION)
-        return ClosureCriterion(self._function, averaged=True in found)
+        return ClosureCriterion(self._function, averaged=True in found, decided=True)
 
-    def _reductions(
-        self, run: Callable[..., Any], whole: Any, first: Any, second: Any
-    ) -> set[bool]:
-        """Return what it can be, a mean (True) or a sum, by its values on a batch and its parts."""
+    def _reductions(self, run: Callable[..., Any], first: Any, second: Any) -> set[bool]:
+        """Return what it can be, a mean (True) or a sum, by its values on two parts and on both."""
+        both = _joined(first, second)
         try:
-            all_of_it, one, two = (run(self._function, part) for part in (whole, first, second))
+            whole, one, two = (run(self._function, part) for part in (both, first, second))
         except Exception:  # from a model that knows the number of samples
             return {True, False}
-        if not all(isinstance(v, Tensor) and v.ndim == 0 for v in (all_of_it, one, two)):
+        if not all(isinstance(value, Tensor) and value.ndim == 0 for value in (whole, one, two)):
             return {True, False}
-        return reductions(all_of_it, one, two, first_length(first) / first_length(whole))
+        return reductions(whole, one, two, first_length(first) / first_length(both))
 
     def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
         """Return the closure's value times the number of samples, or times its own weight."""
@@ -178,7 +185,7 @@ def reductions(whole: Tensor, first: Tensor, second: Tensor, share: float) -> se
     return {kind for kind, guess in expected.items() if abs(guess - value) <= tolerance}
 
 
-def _rows(batch: Any, rows: slice | list[int]) -> Any:
+def _rows(batch: Any, rows: slice) -> Any:
     return tree_map(lambda leaf: leaf[rows] if isinstance(leaf, Tensor) else leaf, batch)
 
 
@@ -192,7 +199,7 @@ def _alike(first: Any, second: Any) -> bool:
 
 
 def _joined(first: Any, second: Any) -> Any:
-    return tree_map(lambda a, b: torch.cat([a, b]), first, second)
+    return tree_map(lambda a, b: torch.cat([a, b]) if isinstance(a, Tensor) else a, first, second)
 
 
 def _samples(prediction: Any, target: Any) -> int:

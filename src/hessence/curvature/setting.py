@@ -71,7 +71,7 @@ class Setting:
                 "give a closure loss(model, batch)."
             )
         several = self.batches.kept is None or len(self.batches.kept) > 1 or ranks.parallel()
-        if isinstance(criterion, ClosureCriterion) and several:
+        if isinstance(criterion, ClosureCriterion) and several and not criterion.decided:
             return criterion.settled(self.snapshot.run, islice(self.batches, TRIED))
         if not isinstance(criterion, FunctionCriterion):
             return criterion
