@@ -386,6 +386,50 @@ def test_closures_on_batches_of_one_sample(sizes, reduce):
     assert hs.hessian(model, parts, closure).loss() == pytest.approx(closure(model, (x, y)).item())
 
 
+def test_closures_that_are_sums_at_zero_loss():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    nn.init.zeros_(model[2].weight)
+    nn.init.zeros_(model[2].bias)
+    x, y = numbers(12, 3), torch.zeros(12, 2).double()
+
+    def closure(model, batch):
+        return (model(batch[0]) - batch[1]).pow(2).sum()
+
+    parts = list(zip(x.split(5), y.split(5), strict=True))
+    expected = dense_hessian(lambda: closure(model, (x, y)), model.parameters())
+    assert_same(hs.hessian(model, parts, closure).dense(), expected)
+
+
+def test_closures_that_know_the_number_of_samples():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x, y = numbers(12, 3), numbers(12, 2)
+
+    def closure(model, batch):
+        return (model(batch["x"]) - batch["y"]).pow(2).sum() / batch["samples"]
+
+    rows = [slice(5), slice(5, 9), slice(9, 12)]
+    parts = [{"x": x[i], "y": y[i], "samples": len(x[i])} for i in rows]
+    whole = {"x": x, "y": y, "samples": 12}
+    expected = dense_hessian(lambda: closure(model, whole), model.parameters())
+    assert_same(hs.hessian(model, parts, closure).dense(), expected)
+
+
+def test_closures_by_any_name_of_their_arguments():
+    """Also where the model cannot be called on what the batch has."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh()).double()
+    x, y = numbers(6, 2, 2), numbers(6, 3)
+    H = hs.hessian(model, (x, y), lambda m, b: (m(b[0].flatten(1)) - b[1]).pow(2).mean())
+    assert H.check().passed
+
+
+def test_class_numbers_in_bytes():
+    x, y = numbers(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
+    model, loss = nn.Linear(3, 3).double(), nn.CrossEntropyLoss(weight=torch.rand(3).double())
+    for operator in (hs.hessian, hs.ggn):
+        expected = operator(model, (x, y), loss).dense()
+        assert_same(operator(model, (x, y.to(torch.uint8)), loss).dense(), expected)
+
+
 def test_closures_that_are_means_over_words():
     """Batches with as many words per sample each, but not as many as one another."""
     model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10)).double()

@@ -15,6 +15,7 @@ from torch import nn
 import hessence as hs
 from hessence.curvature.history import History
 from hessence.curvature.monitor import Monitor
+from hessence.curvature.tracking import Tracker
 from tests.curvature import monitored_run, monitored_shares
 from tests.curvature.oracle import dense_ggn, dense_hessian
 
@@ -471,6 +472,28 @@ def test_training_that_blows_up(seed, tol):
         # A largest eigenvalue that is nothing beside the smallest one cannot be told better.
         assert found.sharpness >= 0.5 * top or top < 10 * tol * norm
         descend(model, data, loss, 0.5)
+
+
+def test_a_concave_loss_is_no_collapse(monkeypatch):
+    """Its largest eigenvalue is the one nearest to zero, and stays where it is."""
+
+    class Concave(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.point = nn.Parameter(torch.ones(600).double())
+
+        def forward(self, x):
+            return -(torch.linspace(1, 2, 600).double() * self.point**2).sum() * x
+
+    data = torch.ones(3, 1).double(), torch.zeros(3, 1).double()
+
+    def products():
+        monitor = Monitor(Concave(), data, lambda f, y: f.mean(), ggn=False, refresh=0)
+        return [monitor.measure(step).products for step in range(6)]
+
+    found = products()
+    monkeypatch.setattr(Tracker, "_is_lost", lambda *_: False)
+    assert found == products()
 
 
 class Dropping(nn.Module):

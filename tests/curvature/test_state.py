@@ -1,5 +1,6 @@
 """The user's model is as it was: after products, after errors, after an interrupt, in any mode."""
 
+import copy
 import gc
 import signal
 import subprocess
@@ -186,6 +187,91 @@ def test_layers_of_several_names(make):
     assert_untouched(model, before)
     expected = dense_hessian(lambda: nn.functional.mse_loss(model(x), y), model.parameters())
     assert_same(H.dense(), expected)
+
+
+class Caching(nn.Module):
+    """Makes buffers in its first forward pass, and takes one away in each."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("cache", None, persistent=False)
+        self.register_buffer("spare", torch.ones(2))
+
+    def forward(self, x):
+        if self.cache is None:
+            self.cache = 2 * torch.ones(2, dtype=x.dtype)
+        if not hasattr(self, "mask"):
+            self.register_buffer("mask", torch.ones(2, dtype=x.dtype))
+        del self.spare
+        return torch.tanh(self.layer(x)) * self.cache * self.mask
+
+
+class Registering(nn.Module):
+    """Has a parameter as a buffer of another module, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.layer = nn.Module(), nn.Linear(3, 2, dtype=torch.float64)
+        self.first.register_buffer("weight", self.layer.weight)
+
+    def forward(self, x):
+        return torch.sin(self.layer(x)) + x @ self.first.weight.T
+
+
+class Frozen(nn.Module):
+    """Lets nobody change its attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.done = True
+
+    def __setattr__(self, name, value):
+        if getattr(self, "done", False):
+            raise AttributeError(f"frozen: {name}")
+        super().__setattr__(name, value)
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x))
+
+
+@pytest.mark.parametrize("make", [Caching, Registering, Frozen])
+def test_odd_places_for_tensors(make):
+    model = make().double()
+    x, y = data()[0]
+    before = state(model)
+    H = hs.hessian(model, (x, y), nn.MSELoss())
+    assert H.check().passed
+    found = H.dense()
+    assert_untouched(model, before)
+    loss = nn.MSELoss()
+    again = copy.deepcopy(model)
+
+    def value():
+        if isinstance(again, Caching):
+            again.spare = torch.ones(2)
+        return loss(again(x), y)
+
+    assert_same(found, dense_hessian(value, again.parameters()))
+
+
+class Remembering(nn.Module):
+    """Has its weight in a list, which nobody can know of."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.weights = [self.layer.weight]
+
+    def forward(self, x):
+        return torch.tanh(x @ self.weights[0].T + self.layer.bias)
+
+
+def test_parameters_that_are_held_elsewhere_are_told_of():
+    check = hs.hessian(Remembering(), (torch.randn(5, 3), torch.randn(5, 2))).check()
+    assert not check.passed
+    assert check.message.endswith("a second time, where products do not see them: layer.weight.")
 
 
 def test_an_operator_keeps_the_modes_that_the_model_had(model):

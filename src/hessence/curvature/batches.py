@@ -114,7 +114,10 @@ class _Draws:
 
     def __init__(self, source: Any) -> None:
         own = [getattr(part, "generator", None) for part in (source, getattr(source, "sampler", 0))]
-        self._generators = [torch.default_generator, *(g for g in own if g is not None)]
+        self._generators = [
+            torch.default_generator,
+            *(g for g in own if isinstance(g, torch.Generator)),
+        ]
         self._start = self._states()
 
     def start(self) -> list[Any]:

@@ -67,6 +67,8 @@ UNSURE = "The products are symmetric; finite differences are too rough here to t
 ROUGH = 0.03
 """Finite differences with a larger error of their own, relative, tell nothing."""
 
+HELD_ELSEWHERE = "the model has some parameters a second time, where products do not see them"
+
 NOT_FINITE = "the loss or the parameters are NaN or infinite."
 
 

@@ -229,7 +229,7 @@ def _class_weights(
     valid = target[target != loss.ignore_index]
     if loss.weight is None:
         return float(valid.numel())
-    return float(loss.weight[valid].sum())
+    return float(loss.weight[valid.long()].sum())
 
 
 def _weighs_samples(loss: nn.Module, target: Any) -> bool:

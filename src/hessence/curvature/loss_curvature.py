@@ -94,5 +94,5 @@ def _class_mass(loss: nn.CrossEntropyLoss, logits: Tensor, target: Tensor, class
         shape[classes] = count
         return (weight.reshape(shape) * smoothed).sum(classes)
     kept = target != loss.ignore_index
-    mass = (1 - smoothing) * weight[torch.where(kept, target, 0)] + smoothing * weight.mean()
+    mass = (1 - smoothing) * weight[torch.where(kept, target, 0).long()] + smoothing * weight.mean()
     return torch.where(kept, mass, torch.zeros_like(mass))

@@ -7,6 +7,7 @@ import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any, Self, TypeVar, cast
 
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_map
 from hessence.curvature import ranks
 from hessence.curvature.batch_parts import tensors_in
 from hessence.curvature.checks import (
+    HELD_ELSEWHERE,
     NOT_FINITE,
     Check,
     CheckWarning,
@@ -179,9 +181,13 @@ class ModelOperator(Operator):
         size = float(torch.stack([leaf.detach().norm() for leaf in mine.leaves]).norm())
         reference = torch.zeros(mine.size, dtype=self.dtype, device=self.device)
         precision = there.leaves[0].dtype
-        return check_products(
+        checked = check_products(
             multiply, move if movable else None, loss, reference, size, rng, precision
         )
+        elsewhere = snapshot.held_elsewhere(snapshot.run(self.setting.criterion.total, batch)[0])
+        if elsewhere and checked.passed:
+            return replace(checked, message=f"{HELD_ELSEWHERE}: {', '.join(elsewhere[:3])}.")
+        return checked
 
     def require_sound(self, stacklevel: int) -> None:
         """Refuse a loss that is random or not finite, and warn of products that look wrong."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hessence.arrays import epsilon, like, to_numpy
 from hessence.curvature import ranks
+from hessence.curvature.batch_parts import tensors_in
 from hessence.curvature.batches import byte_count, is_sample_pair, merged
 from hessence.curvature.criteria import PairCriterion
 from hessence.curvature.model_matrices import ModelHessian, hessian
@@ -266,11 +267,14 @@ def _all_data(setting: Setting) -> tuple[Tensor, Any]:
         word: str | int = byte_count(own)
     except NotRecognised as error:
         word = str(error)
-    sizes = ranks.gather((word, setting.memory))
-    for said, _ in sizes:
+    kinds = [(part.shape[1:], part.dtype) for part in tensors_in(own)]
+    told = ranks.gather((word, kinds, setting.memory))
+    for said, _, _ in told:
         if isinstance(said, str):
             raise NotRecognised(said)
-    if sum(size for size, _ in sizes) > min(memory for _, memory in sizes):
+    if any(other != told[0][1] for _, other, _ in told):
+        raise NotRecognised("the data of several processes differ in shape.")
+    if sum(size for size, _, _ in told) > min(memory for _, _, memory in told):
         raise NotRecognised("the data of all processes do not fit into memory= at once.")
     shares = ranks.gather(tuple(part.cpu() for part in own))
     device = setting.snapshot.device

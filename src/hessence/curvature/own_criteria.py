@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from hessence.curvature import ranks
 from hessence.curvature.batch_parts import first_length, tensors_in
 from hessence.curvature.criterion import Criterion, PairCriterion
 
@@ -67,6 +69,7 @@ class FunctionCriterion(PairCriterion):
         if len(found) == 2:
             # At zero loss the two are the same: look elsewhere, but among probabilities.
             found &= self._reductions(tree_map(_elsewhere, prediction), target)
+        found = _agreed(found)
         if not found:
             raise ValueError(NOT_A_REDUCTION)
         return FunctionCriterion(self.function, averaged=True in found, several=True)
@@ -116,24 +119,41 @@ class ClosureCriterion(Criterion):
         self._function = function
         self.averaged, self.decided = averaged, decided
 
-    def settled(self, run: Callable[..., Any], batches: Iterable[Any]) -> ClosureCriterion:
+    def settled(
+        self, runs: Sequence[Callable[..., Any]], batches: Callable[[], Iterable[Any]]
+    ) -> ClosureCriterion:
         """Find out from some batches whether the closure is a mean over samples or a sum.
 
         Each is cut in two; and a part of each is joined with one of the batch before, which may
         have another number of what the mean is over, such as words. There is no telling if the
-        tensors of a batch differ in length; the closure is then taken for a mean.
+        tensors of a batch differ in length, or there is more than tensors in it; the closure is
+        then taken for a mean.
 
         Parameters
         ----------
-        run : callable
-            Calls a function of (model, batch) on a fresh copy of the model's state.
-        batches : iterable
-            The batches.
+        runs : sequence of callable
+            Each calls a function of (model, batch) on a copy of the model's state; the next one is
+            asked if the one before cannot tell.
+        batches : callable
+            Goes through the batches.
         """
+        found = {True, False}
+        for run in runs:
+            if len(found) == 2:
+                found = self._tried(run, batches())
+        found = _agreed(found)
+        if not found:
+            raise ValueError(NOT_A_REDUCTION)
+        return ClosureCriterion(self._function, averaged=True in found, decided=True)
+
+    def _tried(self, run: Callable[..., Any], batches: Iterable[Any]) -> set[bool]:
+        """Return what it can be, a mean (True) or a sum, by its values on parts of batches."""
         found, before = {True, False}, None
         for batch in batches:
             samples = first_length(batch)
-            if {t.shape[:1] for t in tensors_in(batch)} != {(samples,)}:
+            leaves = tree_leaves(batch)
+            only_tensors = all(leaf is None or isinstance(leaf, Tensor) for leaf in leaves)
+            if not only_tensors or {t.shape[:1] for t in tensors_in(batch)} != {(samples,)}:
                 continue
             cut = max(1, samples // 3)
             part = _rows(batch, slice(cut))
@@ -142,9 +162,7 @@ class ClosureCriterion(Criterion):
             if before is not None and _alike(before, part):
                 found &= self._reductions(run, before, part)
             before = part
-        if not found:
-            raise ValueError(NOT_A_REDUCTION)
-        return ClosureCriterion(self._function, averaged=True in found, decided=True)
+        return found
 
     def _reductions(self, run: Callable[..., Any], first: Any, second: Any) -> set[bool]:
         """Return what it can be, a mean (True) or a sum, by its values on two parts and on both."""
@@ -182,6 +200,8 @@ def reductions(whole: Tensor, first: Tensor, second: Tensor, share: float) -> se
     tolerance = 1e3 * torch.finfo(whole.dtype).eps * (abs(a) + abs(b))
     expected = {True: share * a + (1 - share) * b, False: a + b}
     value = float(whole.detach())
+    if not math.isfinite(a + b + value):
+        return {True, False}
     return {kind for kind, guess in expected.items() if abs(guess - value) <= tolerance}
 
 
@@ -189,17 +209,19 @@ def _rows(batch: Any, rows: slice) -> Any:
     return tree_map(lambda leaf: leaf[rows] if isinstance(leaf, Tensor) else leaf, batch)
 
 
+def _agreed(found: set[bool]) -> set[bool]:
+    """Return what all ranks have found possible: they must not decide each for itself."""
+    return set.intersection(*ranks.gather(found)) if ranks.parallel() else found
+
+
 def _alike(first: Any, second: Any) -> bool:
-    """Whether the tensors of two batches can be joined, and nothing else is in them."""
-    one, two = tree_leaves(first), tree_leaves(second)
-    return len(one) == len(two) and all(
-        isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape[1:] == b.shape[1:]
-        for a, b in zip(one, two, strict=True)
-    )
+    """Whether two batches of tensors can be joined."""
+    one, two = tensors_in(first), tensors_in(second)
+    return [t.shape[1:] for t in one] == [t.shape[1:] for t in two]
 
 
 def _joined(first: Any, second: Any) -> Any:
-    return tree_map(lambda a, b: torch.cat([a, b]) if isinstance(a, Tensor) else a, first, second)
+    return tree_map(lambda a, b: None if a is None else torch.cat([a, b]), first, second)
 
 
 def _samples(prediction: Any, target: Any) -> int:

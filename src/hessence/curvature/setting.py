@@ -72,15 +72,19 @@ class Setting:
             )
         several = self.batches.kept is None or len(self.batches.kept) > 1 or ranks.parallel()
         if isinstance(criterion, ClosureCriterion) and several and not criterion.decided:
-            return criterion.settled(self.snapshot.run, islice(self.batches, TRIED))
+            # The loss may be zero here, where a mean and a sum are the same.
+            there = partial(self.snapshot.run, leaves=self.snapshot.parameters.elsewhere())
+            return criterion.settled(
+                (there, self.snapshot.run), lambda: islice(self.batches, TRIED)
+            )
         if not isinstance(criterion, FunctionCriterion):
             return criterion
         inputs, target = self.batches.first
         with torch.no_grad():
-            prediction = self._predicted(inputs)
             try:
+                prediction = self._predicted(inputs)
                 criterion.sum(prediction, target)
-            except (AttributeError, TypeError) as error:
+            except Exception as error:  # perhaps since it is a function of something else
                 return self._closure(criterion, error)
         return criterion.settled(prediction, target) if several else criterion
 
@@ -97,7 +101,7 @@ class Setting:
         """Run the model; where PyTorch cannot, that is told of the data."""
         try:
             return self.snapshot.run(predict, inputs)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, NotImplementedError):
             raise
         except RuntimeError as error:
             told = type(inputs).__name__
@@ -136,9 +140,8 @@ class Setting:
         if len(inputs) < 2:
             inputs, _ = next(iter(merged(self.batches, 2)))
         # A coupling of samples may start out as zero, and yet have derivatives.
-        leaves = self.snapshot.parameters.leaves
-        moved = tuple((1.01 * leaf.detach() + 0.005).requires_grad_() for leaf in leaves)
-        return self._apart(inputs, leaves) and self._apart(inputs, moved)
+        parameters = self.snapshot.parameters
+        return all(self._apart(inputs, p) for p in (parameters.leaves, parameters.elsewhere()))
 
     def _apart(self, inputs: Tensor, leaves: tuple[Tensor, ...]) -> bool:
         """Whether the model predicts the same for two halves of the inputs as for both at once."""

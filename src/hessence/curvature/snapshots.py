@@ -131,6 +131,14 @@ class Snapshot:
                     f"{str(own).removeprefix('torch.')}: convert one of them."
                 ) from error
 
+    def held_elsewhere(self, total: Tensor) -> list[str]:
+        """Return the parameters of which a total still sees the model's own and not the copy."""
+        named = {n: p for n, p in self._model.named_parameters() if p.requires_grad}
+        if not total.requires_grad or not named:
+            return []
+        found = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+        return [name for name, slope in zip(named, found, strict=True) if slope is not None]
+
     @contextmanager
     def mode(self) -> Iterator[None]:
         """Use the mode that each layer is to have, and dense gradients of embeddings, for a while.
@@ -141,6 +149,7 @@ class Snapshot:
             (module, "training", training) for module, training in self._modes
         ]
         changes += [(m, "sparse", False) for m, _ in self._modes if isinstance(m, _EMBEDDINGS)]
+        changes = [change for change in changes if getattr(*change[:2]) != change[2]]
         before = [(module, name, getattr(module, name)) for module, name, _ in changes]
         try:
             for module, name, value in changes:

@@ -71,10 +71,8 @@ class HessianTerm(Term):
 
 def _require_constant(snapshot: Snapshot, criterion: Criterion, batch: Any, total: Tensor) -> None:
     """Refuse a loss that depends on the parameters without PyTorch knowing."""
-    moved = tuple(
-        (1.1 * leaf.detach() + 0.01).requires_grad_() for leaf in snapshot.parameters.leaves
-    )
-    there, _ = snapshot.run(criterion.total, batch, leaves=moved)
+    leaves = snapshot.parameters.elsewhere()
+    there, _ = snapshot.run(criterion.total, batch, leaves=leaves)
     if not torch.equal(there.detach(), total.detach()):
         raise ValueError(
             "loss has no derivative, but changes with the parameters: it was detached, or computed "

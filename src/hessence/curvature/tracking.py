@@ -35,9 +35,6 @@ LOOSEST = 1e-3
 SURE = 0.9
 """The confidence of one check. Checks are independent, so that two of them have 0.99."""
 
-UNKNOWN = 0.3
-"""An error of more than this share of the largest eigenvalue leaves open what that is."""
-
 COLLAPSE = 0.5
 """A largest eigenvalue below this share of the last one may not be the largest."""
 
@@ -152,14 +149,13 @@ class Tracker:
         return _top(pairs, pairs.products, True)
 
     def _is_lost(self, found: Outcome) -> bool:
-        """Whether the largest eigenvalue is hardly known, or a fraction of what it was.
+        """Whether the largest eigenvalue is a fraction of what it was.
 
         Training that blows up may leave the vectors that were followed in what has become the
         kernel of the operator, where residuals are small and tell nothing.
         """
         before = max(np.diag(self._past.inside), default=0.0)
-        value, error = found.values[0], found.errors[0]
-        return bool(error > UNKNOWN * abs(value) or value < COLLAPSE * before)
+        return bool(before > 0 and found.values[0] < COLLAPSE * before)
 
     def _start(self, check: bool) -> Tensor:
         assert self._vectors is not None

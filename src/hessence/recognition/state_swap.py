@@ -6,11 +6,15 @@ under two names. So the places that hold tensors are swapped here, each once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
+
+LOCK = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -34,34 +38,60 @@ class StateSwap:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        self._modules = list(model.modules())
         self._places = tuple(_places(model))
+        self._parameters = _parameter_places(self._places)
 
     @contextmanager
     def hold(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """Put tensors into their places by name, and the model's own back afterwards."""
-        places = self._places
-        if [(p.module, p.kind, p.attribute) for p in _places(self._model)] != [
-            (p.module, p.kind, p.attribute) for p in places
-        ]:
+        """Put tensors into their places by name, and the model's own back afterwards.
+
+        What a forward pass adds, such as a cache, or takes away is undone too. One thread at a time
+        may do this, since it is the user's own model.
+        """
+        with LOCK:
+            self._require_same()
+            own = [[dict(home.items()) for home in _homes(module)] for module in self._modules]
+            try:
+                for place in self._places:
+                    place.home[place.attribute] = tensors[place.name]
+                yield
+            finally:
+                for module, contents in zip(self._modules, own, strict=True):
+                    for home, tensors in zip(_homes(module), contents, strict=True):
+                        _put_back(home, tensors)
+
+    def _require_same(self) -> None:
+        modules = {id(module) for module in self._model.modules()}
+        gone = any(id(module) not in modules for module in self._modules)
+        if gone or _parameter_places(_places(self._model)) != self._parameters:
             raise ValueError(
                 "model has other layers or parameters than when this was made: make it anew."
             )
-        own = [place.home[place.attribute] for place in places]
-        try:
-            for place in places:
-                place.home[place.attribute] = tensors[place.name]
-            yield
-        finally:
-            for place, tensor in zip(places, own, strict=True):
-                place.home[place.attribute] = tensor
 
 
 def _places(model: nn.Module) -> Iterator[_Place]:
     """Go through them in the order of ``named_parameters``, and through each module once."""
-    names: dict[int, str] = {}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     for prefix, module in model.named_modules():
         for kind in ("_parameters", "_buffers"):
             for attribute, tensor in getattr(module, kind).items():
                 if tensor is not None:
                     full = f"{prefix}.{attribute}" if prefix else attribute
                     yield _Place(module, kind, attribute, names.setdefault(id(tensor), full))
+
+
+def _parameter_places(places: Iterable[_Place]) -> set[tuple[int, str]]:
+    return {(id(p.module), p.attribute) for p in places if p.kind == "_parameters"}
+
+
+def _homes(module: nn.Module) -> tuple[Any, Any]:
+    return module._parameters, module._buffers
+
+
+def _put_back(home: Any, own: dict[str, Tensor]) -> None:
+    if isinstance(home, dict) and home.keys() != own.keys():
+        home.clear()
+    for attribute, tensor in own.items():
+        if isinstance(home, dict) or tensor is not None:  # a scripted module takes no None
+            home[attribute] = tensor
