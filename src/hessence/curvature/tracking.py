@@ -44,7 +44,7 @@ CLOSE = 0.97
 JUMP = 0.5
 """A unit vector that has moved by more is another one, and no guide to where it goes next."""
 
-STATE = ("vectors", "moves", "pace", "rows", "inside")
+STATE = ("vectors", "moves", "pace", "rows", "inside", "largest")
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ class Tracker:
         self._moves: Tensor
         self._pace: Numbers
         self._past: Recollection
+        self._largest = 0.0
 
     def measure(self, H: Any, rng: np.random.Generator, *, check: bool) -> Top:
         """Find the eigenvalues of the operator as it is now.
@@ -92,6 +93,11 @@ class Tracker:
             Whether to search, from a random vector in the complement, for an eigenvalue that
             was overlooked; one is missed with a probability of 0.1.
         """
+        top = self._measured(H, rng, check=check)
+        self._largest = float(top.values[0])
+        return top
+
+    def _measured(self, H: Any, rng: np.random.Generator, *, check: bool) -> Top:
         if self._vectors is None or H.shape[0] <= max(SMALL, self._room):
             return self._afresh(H, rng)
         tol = max(self._tol, ATTAINABLE * epsilon(self._vectors))
@@ -119,16 +125,17 @@ class Tracker:
         if self._vectors is None:
             return {}
         kept = (self._vectors, self._moves, self._pace, self._past.rows, self._past.inside)
-        return {name: to_numpy(array) for name, array in zip(STATE, kept, strict=True)}
+        arrays = [*map(to_numpy, kept), np.asarray([self._largest])]
+        return dict(zip(STATE, arrays, strict=True))
 
     def restore(self, state: Mapping[str, Numbers], reference: Tensor, size: int) -> None:
         """Go on from a state; one that does not fit the operator is passed over."""
         if not state.keys() >= set(STATE):
             return
-        vectors, moves, pace, rows, inside = (np.asarray(state[name]) for name in STATE)
+        arrays = [np.asarray(state[name]) for name in STATE]
+        vectors, moves, pace, rows, inside, largest = arrays
         m, shape = len(inside), (self._k, size)
-        shapes = [shape, shape, (self._k,), (m, size), (m, m)]
-        arrays = [vectors, moves, pace, rows, inside]
+        shapes = [shape, shape, (self._k,), (m, size), (m, m), (1,)]
         if [a.shape for a in arrays] != shapes or not all(np.isfinite(a).all() for a in arrays):
             return
         self._vectors, self._moves, known = (
@@ -136,6 +143,7 @@ class Tracker:
             for a in (vectors, moves, rows)
         )
         self._pace, self._past = pace.astype(float), Recollection(known, inside.astype(float))
+        self._largest = float(largest[0])
 
     @property
     def _kept(self) -> int:
@@ -154,8 +162,7 @@ class Tracker:
         Training that blows up may leave the vectors that were followed in what has become the
         kernel of the operator, where residuals are small and tell nothing.
         """
-        before = max(np.diag(self._past.inside), default=0.0)
-        return bool(before > 0 and found.values[0] < COLLAPSE * before)
+        return bool(self._largest > 0 and found.values[0] < COLLAPSE * self._largest)
 
     def _start(self, check: bool) -> Tensor:
         assert self._vectors is not None
