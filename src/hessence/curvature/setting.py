@@ -101,7 +101,7 @@ class Setting:
         """Run the model; where PyTorch cannot, that is told of the data."""
         try:
             return self.snapshot.run(predict, inputs)
-        except (torch.OutOfMemoryError, NotImplementedError):
+        except (torch.OutOfMemoryError, NotImplementedError):  # not for what the data are
             raise
         except RuntimeError as error:
             told = type(inputs).__name__

@@ -58,8 +58,8 @@ class StateSwap:
                 yield
             finally:
                 for module, contents in zip(self._modules, own, strict=True):
-                    for home, tensors in zip(_homes(module), contents, strict=True):
-                        _put_back(home, tensors)
+                    for home, before in zip(_homes(module), contents, strict=True):
+                        _put_back(home, before)
 
     def _require_same(self) -> None:
         modules = {id(module) for module in self._model.modules()}
