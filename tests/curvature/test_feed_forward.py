@@ -1,11 +1,14 @@
 """Products that are written out for plain stacks, against automatic differentiation."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
 
 import hessence as hs
 from hessence.curvature.feed_forward import ELEMENTWISE, FeedForwardTerm, Stack
+from hessence.curvature.workspaces import Workspaces
 
 
 def hessian_of(model, total):
@@ -181,3 +184,27 @@ def _hooked():
 )
 def test_anything_else_is_left_to_autodiff(make):
     assert Stack.read(make()) is None
+
+
+def test_products_on_several_threads_do_not_meet():
+    torch.manual_seed(3)
+    model = STACKS["tanh"]().double()
+    x = torch.randn(500, 4, dtype=torch.float64)
+    H = hs.hessian(model, (x, torch.randn(500, 3, dtype=torch.float64)), nn.MSELoss())
+    assert is_written_out(H)
+    vectors = torch.randn(60, H.shape[0], dtype=torch.float64)
+    alone = [H @ v for v in vectors]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(lambda v: H @ v, vectors))
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+def test_room_is_lent_to_one_product_at_a_time():
+    spaces, kind = Workspaces(), torch.zeros(1, dtype=torch.float64)
+    with spaces.lend([(2, 3), (4,)], kind) as (a, b):
+        assert (a.shape, b.shape, a.dtype) == ((2, 3), (4,), torch.float64)
+        with spaces.lend([(2, 3)], kind) as (c,):
+            c.fill_(1.0), a.fill_(2.0), b.fill_(3.0)
+            assert bool((c == 1).all()) and bool((a == 2).all())
+    with spaces.lend([(3,)], torch.zeros(1)) as (d,):
+        assert d.dtype == torch.float32

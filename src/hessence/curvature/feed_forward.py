@@ -29,6 +29,7 @@ from hessence.curvature.criteria import PairCriterion
 from hessence.curvature.kernels.elementwise import derivatives
 from hessence.curvature.snapshots import Snapshot
 from hessence.curvature.terms import Term
+from hessence.curvature.workspaces import Workspaces
 from hessence.recognition.model_layers import flatten, is_plain
 
 ELEMENTWISE = (
@@ -98,6 +99,8 @@ class FeedForwardTerm(Term):
         Inputs and targets.
     functional : bool
         Whether to take the functional part too.
+    workspaces : Workspaces
+        Where products put what they pass on; terms of other batches may share it.
     """
 
     def __init__(
@@ -108,10 +111,11 @@ class FeedForwardTerm(Term):
         batch: Any,
         *,
         functional: bool,
+        workspaces: Workspaces,
     ) -> None:
         inputs, target = batch
         place = {name: i for i, name in enumerate(snapshot.parameters.names)}
-        self._functional = functional
+        self._functional, self._workspaces = functional, workspaces
         with torch.no_grad():
             for module in stack.before:
                 inputs = module(inputs.clone())
@@ -160,25 +164,26 @@ class FeedForwardTerm(Term):
         if batched:
             images = [self.multiply(row, chosen) for row in zip(*directions, strict=True)]
             return [torch.stack(parts) for parts in zip(*images, strict=True)]
-        kind = self._layers[0].weight.dtype
-        given = {i: part.to(kind) for i, part in zip(chosen, directions, strict=True)}
-        with torch.no_grad():
-            images_by_place = self._images(given, *self._forward(given))
+        kind = self._layers[0].weight
+        given = {i: part.to(kind.dtype) for i, part in zip(chosen, directions, strict=True)}
+        shapes = [tuple(layer.delta.shape) for layer in self._layers for _ in range(2)]
+        with torch.no_grad(), self._workspaces.lend(shapes, kind) as room:
+            images_by_place = self._images(given, *self._forward(given, room))
         return [images_by_place[i] for i in chosen]
 
     def _forward(
-        self, given: dict[int, Tensor]
+        self, given: dict[int, Tensor], room: Sequence[Tensor]
     ) -> tuple[list[Tensor | None], list[Tensor | None], Tensor]:
-        """Return ȧ before and ż at every layer, and ȧ in the end."""
+        """Return ȧ before and ż at every layer, and ȧ in the end; there is room for all of them."""
         moving: Tensor | None = None
         incoming: list[Tensor | None] = []
         moved: list[Tensor | None] = []
-        for layer in self._layers:
+        for layer, before, after in zip(self._layers, room[::2], room[1::2], strict=True):
             incoming.append(moving)
-            moving = layer.push(moving, given)
+            moving = layer.push(moving, given, before)
             moved.append(moving)
             if moving is not None and layer.first is not None:
-                moving = layer.first * moving
+                moving = torch.mul(layer.first, moving, out=after)
         last = self._layers[-1]
         return incoming, moved, torch.zeros_like(last.delta) if moving is None else moving
 
@@ -197,9 +202,9 @@ class FeedForwardTerm(Term):
                 pulled = pulled.mul_(layer.first)
             if layer.second is not None and motion is not None:
                 pulled = pulled.addcmul_(layer.second, motion)
+            entered = incoming[index]
             if layer.weight_place in given:
                 image = pulled.T @ layer.signal
-                entered = incoming[index]
                 if self._functional and entered is not None:
                     image.addmm_(layer.delta.T, entered)
                 images[layer.weight_place] = image
@@ -207,7 +212,9 @@ class FeedForwardTerm(Term):
                 images[layer.bias_place] = pulled.sum(0)
             if len(images) == len(given):
                 break
-            pulled = pulled @ layer.weight
+            # Into the room of ȧ, which has done its work, and is there if any image is missing yet.
+            assert entered is not None
+            pulled = torch.mm(pulled, layer.weight, out=entered)
             if self._functional and layer.weight_place in given:
                 pulled.addmm_(layer.delta, given[layer.weight_place])
         return images
@@ -225,20 +232,21 @@ class _Layer:
     second: Tensor | None = None
     delta: Tensor = field(init=False)
 
-    def push(self, moving: Tensor | None, given: dict[int, Tensor]) -> Tensor | None:
+    def push(self, moving: Tensor | None, given: dict[int, Tensor], out: Tensor) -> Tensor | None:
         """Return ż for the motion ȧ of what comes in, and of the layer's own parameters."""
         shift = given.get(self.bias_place) if self.bias_place is not None else None
         turn = given.get(self.weight_place) if self.weight_place is not None else None
-        result = None
-        if turn is not None:
-            result = (
-                self.signal @ turn.T if shift is None else torch.addmm(shift, self.signal, turn.T)
-            )
+        if turn is not None and shift is not None:
+            torch.addmm(shift, self.signal, turn.T, out=out)
+        elif turn is not None:
+            torch.mm(self.signal, turn.T, out=out)
         elif shift is not None:
-            result = shift.expand(len(self.signal), -1).clone()
-        if moving is None:
-            return result
-        return moving @ self.weight.T if result is None else result.addmm_(moving, self.weight.T)
+            out.copy_(shift.expand_as(out))
+        elif moving is not None:
+            return torch.mm(moving, self.weight.T, out=out)
+        else:
+            return None
+        return out if moving is None else out.addmm_(moving, self.weight.T)
 
 
 def _activate(

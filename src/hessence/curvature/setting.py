@@ -27,6 +27,7 @@ from hessence.curvature.memory import budget
 from hessence.curvature.snapshots import Snapshot
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
+from hessence.curvature.workspaces import Workspaces
 
 Mode = Literal["auto", "vectors", "blocks"]
 
@@ -202,5 +203,10 @@ class Setting:
         ):
             return None
         return partial(
-            FeedForwardTerm, self._stack, self.snapshot, self.criterion, functional=functional
+            FeedForwardTerm,
+            self._stack,
+            self.snapshot,
+            self.criterion,
+            functional=functional,
+            workspaces=Workspaces(),
         )
