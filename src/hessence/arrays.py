@@ -220,7 +220,7 @@ def _require_finite(name: str, array: Array, xp: Namespace) -> None:
     # it is not (a bad entry, or an honest overflow) are the entries looked at one by one.
     flat = xp.reshape(array, (-1,))
     with np.errstate(over="ignore", invalid="ignore"):
-        if bool(xp.isfinite(xp.vecdot(flat, flat))):
+        if bool(xp.isfinite(flat @ flat)):
             return
     if not bool(xp.all(xp.isfinite(flat))):
         raise ValueError(f"{name} contains NaN or infinity.")

@@ -20,7 +20,7 @@ from torch import Tensor
 from hessence.arrays import epsilon, like
 from hessence.curvature.recollection import Recollection
 from hessence.krylov.findings import ROUNDING
-from hessence.krylov.inner import inner_products, lengths
+from hessence.krylov.inner import inner_products, lengths, subtract
 from hessence.krylov.projected import Numbers, eigensystem
 
 DEPENDENT = 1e-3
@@ -42,12 +42,12 @@ class Space:
 
     def complement(self, vector: Tensor) -> tuple[Tensor, float]:
         """Return what is outside of the space, as a unit vector, and its share of the vector."""
-        before = float(lengths(vector[:, None])[0])
+        column = vector[:, None]
+        before = float(lengths(column)[0])
         for _ in range(2 if len(self) else 0):
-            along = inner_products(self.rows, vector[:, None])[:, 0]
-            vector = vector - like(along, vector) @ self.rows
-        after = float(lengths(vector[:, None])[0])
-        return vector / (after or 1.0), after / (before or 1.0)
+            _, column = subtract(self.rows, column)
+        after = float(lengths(column)[0])
+        return column[:, 0] / (after or 1.0), after / (before or 1.0)
 
     def extend(self, rows: Tensor) -> None:
         """Multiply orthonormal rows (b, n), orthogonal to the space, and take them in."""

@@ -28,13 +28,13 @@ def cross_entropy(loss: nn.CrossEntropyLoss, prediction: Tensor, target: Tensor)
     classes = 0 if prediction.ndim == 1 else 1
     logits = prediction.detach()
     p = torch.softmax(logits, dim=classes)
-    s = _class_mass(loss, logits, target, classes).unsqueeze(classes)
+    weight = _class_mass(loss, logits, target, classes).unsqueeze(classes) * p
     # Counted from the end, so that directions may have more dimensions in front.
     axis = classes - logits.ndim
 
     def apply(u: Tensor) -> Tensor:
-        weighted = p * u
-        return s * (weighted - p * weighted.sum(axis, keepdim=True))
+        weighted = weight * u
+        return torch.addcmul(weighted, p, weighted.sum(axis, keepdim=True), value=-1)
 
     return apply
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -70,10 +72,15 @@ class Parameters:
         )
         return cls(tuple(chosen), leaves, aliases)
 
+    @cached_property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """The shapes of the tensors."""
+        return tuple(leaf.shape for leaf in self.leaves)
+
     @property
     def size(self) -> int:
         """How many numbers there are."""
-        return sum(leaf.numel() for leaf in self.leaves)
+        return sum(map(math.prod, self.shapes))
 
     def block(self, chosen: Sequence[int]) -> Parameters:
         """Return some of the tensors, by index."""
@@ -90,11 +97,10 @@ class Parameters:
 
     def split(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Cut vectors (..., p) into tensors (..., *shape)."""
-        parts = torch.split(flat, [leaf.numel() for leaf in self.leaves], dim=-1)
+        parts = torch.split(flat, [math.prod(shape) for shape in self.shapes], dim=-1)
         lead = flat.shape[:-1]
         return tuple(
-            part.reshape((*lead, *leaf.shape))
-            for part, leaf in zip(parts, self.leaves, strict=True)
+            part.reshape(lead + shape) for part, shape in zip(parts, self.shapes, strict=True)
         )
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:

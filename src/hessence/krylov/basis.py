@@ -26,7 +26,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence.arrays import Array, epsilon, like, to_numpy
-from hessence.krylov.inner import inner_products, lengths
+from hessence.krylov.inner import lengths, subtract
 from hessence.krylov.projected import Numbers, eigensystem
 
 NEGLIGIBLE = 8
@@ -85,6 +85,7 @@ class Basis:
         self.count = self.pending = self.products = self.restarts = 0
         self._complete = True
         self.scale, self.norm, self.lost = (np.zeros(batch) for _ in range(3))
+        self._divisor = like(np.ones((*batch, 1, 1)), reference)
 
     @property
     def total(self) -> int:
@@ -125,7 +126,7 @@ class Basis:
         columns = columns / xp.where(peak == 0, xp.ones_like(peak), peak)
         norms = lengths(columns)
         _, columns = self._orthogonalise(columns)
-        self._append(columns, NEGLIGIBLE * epsilon(columns) * norms)
+        self._append(columns, lengths(columns), NEGLIGIBLE * epsilon(columns) * norms)
 
     def add_random(self, count: int = 1) -> None:
         """Let random vectors, uniform in the complement of the basis, join the pending ones."""
@@ -133,16 +134,16 @@ class Basis:
 
     def expand(self, count: int = 1) -> None:
         """Multiply the first pending vectors; what their images have outside joins the end."""
-        xp, old, end = self._xp, self.count, self.total
-        columns = xp.matrix_transpose(self._vectors[..., old : old + count, :])
-        images = self._scaled(self._product(columns))
+        old, end = self.count, self.total
+        images = self._scaled(self._product(self._vectors[..., old : old + count, :].mT))
         self.products += count
         coefficients, remainder = self._orthogonalise(images, self._first_coupled(count))
-        norms = np.hypot(np.linalg.norm(coefficients, axis=-2), lengths(remainder))
+        left = lengths(remainder)
+        norms = np.hypot(np.linalg.norm(coefficients, axis=-2), left)
         self.norm = np.maximum(self.norm, norms.max(axis=-1))
         threshold = NEGLIGIBLE * epsilon(remainder) * self.norm
         self.count, self.pending = old + count, self.pending - count
-        factor = self._append(remainder, np.broadcast_to(threshold[..., None], norms.shape))
+        factor = self._append(remainder, left, np.broadcast_to(threshold[..., None], left.shape))
         self._image[..., :end, old : old + count] = coefficients
         self._image[..., end : self.total, old : old + count] = factor
 
@@ -156,7 +157,7 @@ class Basis:
 
     def set_aside(self) -> tuple[Array, Numbers]:
         """Take the pending vectors out; return them as columns F (*batch, n, c), and C."""
-        columns = self._xp.matrix_transpose(self._vectors[..., self.count : self.total, :])
+        columns = self._vectors[..., self.count : self.total, :].mT
         columns, couplings = self._xp.asarray(columns, copy=True), np.array(self.outside)
         self._image[..., self.count : self.total, :] = 0.0
         self.pending, self._complete = 0, False
@@ -169,8 +170,8 @@ class Basis:
         """
         before, known, self._complete = self.total, couplings.shape[-1], True
         inside, remainder = self._orthogonalise(columns)
-        threshold = NEGLIGIBLE * epsilon(columns)
-        factor = self._append(remainder, np.full((*self._batch, inside.shape[-1]), threshold))
+        left = lengths(remainder)
+        factor = self._append(remainder, left, np.full(left.shape, NEGLIGIBLE * epsilon(columns)))
         self._image[..., :before, :known] += inside @ couplings
         self._image[..., before : self.total, :known] += factor @ couplings
 
@@ -212,17 +213,17 @@ class Basis:
         return inside, self.outside @ coordinates
 
     def _combine(self, coordinates: Numbers, rows: Array) -> Array:
-        weights = like(np.array(np.swapaxes(coordinates, -1, -2), order="C"), rows)
-        return self._xp.matmul(weights, rows)
+        return like(np.array(np.swapaxes(coordinates, -1, -2), order="C"), rows) @ rows
 
     def _scaled(self, images: Array) -> Array:
-        xp = self._xp
         if (self.scale == 0).any():
+            xp = self._xp
             peak = to_numpy(xp.max(xp.abs(images), axis=(-2, -1))).astype(np.float64)
             power = np.ldexp(1.0, np.frexp(peak)[1] - 1)
             self.scale = np.where((self.scale == 0) & (peak > 0), power, self.scale)
-        divisor = np.where(self.scale == 0, 1.0, self.scale)[..., None, None]
-        return images / like(divisor, images)
+            divisor = np.where(self.scale == 0, 1.0, self.scale)[..., None, None]
+            self._divisor = like(divisor, images)
+        return images / self._divisor
 
     def _orthogonalise(self, columns: Array, first: int = 0) -> tuple[Numbers, Array]:
         """Return the coefficients along all stored vectors, and what is left of the columns.
@@ -231,12 +232,9 @@ class Basis:
         Math. 101, 2005), and the second pass corrects the coefficients of the first. The first may
         pass over vectors that the columns are known to be orthogonal to, up to rounding.
         """
-        xp = self._xp
         coefficients = np.zeros((*self._batch, self.total, int(columns.shape[-1])))
         for start in (first, 0) if self.total else ():
-            rows = self._vectors[..., start : self.total, :]
-            part = inner_products(rows, columns)
-            columns = columns - xp.matmul(xp.matrix_transpose(rows), like(part, columns))
+            part, columns = subtract(self._vectors[..., start : self.total, :], columns)
             coefficients[..., start:, :] += part
         return coefficients, columns
 
@@ -252,7 +250,7 @@ class Basis:
         met = (couplings != 0).any(axis=tuple(range(couplings.ndim - 1)))
         return int(met.argmax()) if met.any() else self.count
 
-    def _append(self, columns: Array, threshold: Numbers) -> Numbers:
+    def _append(self, columns: Array, norms: Numbers, threshold: Numbers) -> Numbers:
         """Store columns, already orthogonal to the basis, as orthonormal vectors.
 
         A column no longer than its threshold is replaced by a random direction. Returns the
@@ -264,15 +262,15 @@ class Basis:
         self.reserve(first + stored)
         factor = np.zeros((*self._batch, stored, width))
         for j in range(width):
-            column = columns[..., j : j + 1]
+            column, length = columns[..., j : j + 1], norms[..., j]
             if j:
                 # A column that almost depends on its neighbours is mostly rounding once they are
                 # taken out, so the whole basis is taken out again.
                 coefficients, column = self._orthogonalise(column)
                 factor[..., :j, j] = coefficients[..., first:, 0]
+                length = lengths(column)[..., 0]
             if j >= stored:
                 continue
-            length = lengths(column)[..., 0]
             factor[..., j, j] = np.where(length > threshold[..., j], length, 0.0)
             column = self._fill(column, factor[..., j, j])
             self._vectors[..., first + j, :] = column[..., 0]

@@ -18,7 +18,8 @@ import array_api_compat as api
 import numpy as np
 
 from hessence.arrays import Array, epsilon, like
-from hessence.krylov.gram_schmidt import subtract, take_out
+from hessence.krylov.gram_schmidt import take_out
+from hessence.krylov.inner import subtract
 from hessence.krylov.probes import Probes
 from hessence.krylov.projected import Numbers
 from hessence.krylov.scaling import ScaledProduct
@@ -78,6 +79,7 @@ class _Growing:
         self._lengths = np.full(len(members), steps)
         self._diagonal, self._couplings = (np.zeros((len(members), steps)) for _ in range(2))
         self._norm, self._defect = (np.zeros(len(members)) for _ in range(2))
+        self._negligible = NEGLIGIBLE * epsilon(start)
 
     def advance(self, product: ScaledProduct) -> None:
         """Take the next step: a product with the newest vectors, and what it has outside."""
@@ -85,15 +87,15 @@ class _Growing:
         first = max(j - 1, 0)
         # By symmetry the images meet the last two vectors only; the whole basis is taken out of
         # what they leave, which rounding has made necessary.
-        along = np.zeros((len(self.ended), j + 1))
-        along[:, first:], rest = subtract(self._vectors[:, first : j + 1, :], self._images(product))
-        correction, rest, coupling = take_out(self._vectors[:, : j + 1, :], rest)
-        along += correction
+        near, rest = subtract(self._vectors[:, first : j + 1, :], self._images(product))
+        along, rest, left = take_out(self._vectors[:, : j + 1, :], rest)
+        along, coupling = along[..., 0], left[:, 0]
+        along[:, first:] += near[..., 0]
         self._norm = np.maximum(self._norm, np.hypot(np.linalg.norm(along, axis=1), coupling))
         if j:
             along[:, j - 1] -= self._couplings[:, j - 1]
         self._defect = np.hypot(self._defect, np.linalg.norm(along[:, :j], axis=1))
-        ends = (coupling <= NEGLIGIBLE * epsilon(rest) * self._norm) | (j + 1 == size)
+        ends = (coupling <= self._negligible * self._norm) | (j + 1 == size)
         self._lengths = np.where(ends & ~self.ended, j + 1, self._lengths)
         self.ended = self.ended | ends
         self._diagonal[:, j] = along[:, j]
@@ -101,7 +103,7 @@ class _Growing:
         self.steps = j + 1
         if self.steps < steps:
             divisor = np.where(self.ended, np.inf, coupling)[:, None]
-            self._vectors[:, self.steps, :] = rest / like(divisor, rest)
+            self._vectors[:, self.steps, :] = rest[..., 0] / like(divisor, rest)
 
     def finished(self) -> list[Chain]:
         """Return the coefficients of each."""
@@ -111,15 +113,13 @@ class _Growing:
         ]
 
     def _images(self, product: ScaledProduct) -> Array:
-        """Multiply the newest vectors of the recurrences that go on, all at once."""
-        xp = self._xp
-        newest = [self._vectors[i, self.steps, :] for i in range(len(self.ended))]
-        alive = [vector for vector, ended in zip(newest, self.ended, strict=True) if not ended]
-        images = product(xp.matrix_transpose(xp.stack(alive)))
-        columns = iter(range(len(alive)))
-        return xp.stack(
-            [
-                vector if ended else images[:, next(columns)]
-                for vector, ended in zip(newest, self.ended, strict=True)
-            ]
-        )
+        """Multiply the newest vectors of the recurrences that go on, all at once: (probes, n, 1)."""
+        newest = self._vectors[:, self.steps, :]
+        if not self.ended.any():
+            return product(newest.mT).mT[..., None]
+        alive = [i for i, ended in enumerate(self.ended) if not ended]
+        images = self._xp.asarray(newest, copy=True)
+        columns = product(self._xp.stack([newest[i, :] for i in alive]).mT)
+        for column, i in enumerate(alive):
+            images[i, :] = columns[:, column]
+        return images[..., None]

@@ -65,11 +65,11 @@ def sketch(product: ScaledProduct, probes: Probes, first: int, count: int) -> Sk
         norms = lengths(block)
         squares += float((norms**2).sum())
         for j in range(begin, taken):
-            along, rest, length = take_out(rows[:known, :], block[:, j - begin])
-            images[:known, j] = along
+            along, rest, (length,) = take_out(rows[:known, :], block[:, j - begin : j - begin + 1])
+            images[:known, j] = along[:, 0]
             if length > NEGLIGIBLE * epsilon(rest) * norms[j - begin]:
                 images[known, j] = length
-                rows[known, :] = rest / float(length)
+                rows[known, :] = rest[:, 0] / float(length)
                 known += 1
     rows = rows[:known, :]
     overlaps, inside = np.zeros((known, taken)), np.zeros((known, known))

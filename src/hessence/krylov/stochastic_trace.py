@@ -9,7 +9,7 @@ import numpy as np
 
 from hessence.arrays import epsilon, like, to_numpy
 from hessence.krylov.arguments import generator, require_int
-from hessence.krylov.gram_schmidt import length_of, project_out
+from hessence.krylov.gram_schmidt import project_out
 from hessence.krylov.inner import inner_products, lengths
 from hessence.krylov.leave_one_out import xtrace
 from hessence.krylov.operands import Operand, operand
@@ -191,10 +191,10 @@ def _hutchpp(
         columns = columns / like(lengths(columns), columns)
         outside = project_out(rows, product(columns))
         for j in range(part.stop - part.start):
-            vector, image = columns[:, j], outside[:, j]
-            form = float(inner_products(vector[None, :], image[:, None])[0, 0])
+            vector, image = columns[:, j : j + 1], outside[:, j : j + 1]
+            form = float(inner_products(vector.mT, image)[0, 0])
             forms.append(form)
-            squares.append(float(length_of(image - form * vector)) ** 2)
+            squares.append(float(lengths(image - form * vector)[0]) ** 2)
     mean, count = float(np.mean(forms)), len(forms)
     variance = (float(np.mean(squares)) + float(np.var(forms))) * 2 / (d + 2)
     error = max(
