@@ -205,6 +205,7 @@ def test_room_is_lent_to_one_product_at_a_time():
         assert (a.shape, b.shape, a.dtype) == ((2, 3), (4,), torch.float64)
         with spaces.lend([(2, 3)], kind) as (c,):
             c.fill_(1.0), a.fill_(2.0), b.fill_(3.0)
-            assert bool((c == 1).all()) and bool((a == 2).all())
+            assert bool((c == 1).all())
+            assert bool((a == 2).all())
     with spaces.lend([(3,)], torch.zeros(1)) as (d,):
         assert d.dtype == torch.float32

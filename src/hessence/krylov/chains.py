@@ -113,7 +113,7 @@ class _Growing:
         ]
 
     def _images(self, product: ScaledProduct) -> Array:
-        """Multiply the newest vectors of the recurrences that go on, all at once: (probes, n, 1)."""
+        """Multiply the newest vectors, all at once, where recurrences go on: (probes, n, 1)."""
         newest = self._vectors[:, self.steps, :]
         if not self.ended.any():
             return product(newest.mT).mT[..., None]
