@@ -47,6 +47,12 @@ class ExactKernels:
             yield
 
 
+def is_plain() -> bool:
+    """Whether there is neither inference mode nor half precision around."""
+    half = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+    return not (half or torch.is_inference_mode_enabled())
+
+
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Leave the half precision that a training loop may have around it."""

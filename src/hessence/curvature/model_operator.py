@@ -25,7 +25,7 @@ from hessence.curvature.checks import (
     check_products,
     perturbed,
 )
-from hessence.curvature.exact_kernels import full_precision
+from hessence.curvature.exact_kernels import full_precision, is_plain
 from hessence.curvature.setting import Setting
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
@@ -54,6 +54,8 @@ def _recordable(method: Method) -> Method:
 
     @wraps(method)
     def wrapped(*arguments: Any, **named: Any) -> Any:
+        if is_plain():
+            return method(*arguments, **named)
         with torch.inference_mode(mode=False), full_precision():
             return method(*arguments, **named)
 

@@ -77,10 +77,15 @@ class Parameters:
         """The shapes of the tensors."""
         return tuple(leaf.shape for leaf in self.leaves)
 
-    @property
+    @cached_property
+    def sizes(self) -> list[int]:
+        """How many numbers each of them has."""
+        return [math.prod(shape) for shape in self.shapes]
+
+    @cached_property
     def size(self) -> int:
         """How many numbers there are."""
-        return sum(map(math.prod, self.shapes))
+        return sum(self.sizes)
 
     def block(self, chosen: Sequence[int]) -> Parameters:
         """Return some of the tensors, by index."""
@@ -97,7 +102,7 @@ class Parameters:
 
     def split(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Cut vectors (..., p) into tensors (..., *shape)."""
-        parts = torch.split(flat, [math.prod(shape) for shape in self.shapes], dim=-1)
+        parts = flat.split_with_sizes(self.sizes, dim=-1)
         lead = flat.shape[:-1]
         return tuple(
             part.reshape(lead + shape) for part, shape in zip(parts, self.shapes, strict=True)

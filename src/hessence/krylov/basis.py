@@ -28,6 +28,7 @@ import numpy as np
 from hessence.arrays import Array, epsilon, like, to_numpy
 from hessence.krylov.inner import lengths, subtract
 from hessence.krylov.projected import Numbers, eigensystem
+from hessence.krylov.scaling import unit
 
 NEGLIGIBLE = 8
 """A remainder below this many ε · ‖H‖ is rounding, and no direction to go on with."""
@@ -57,8 +58,8 @@ class Basis:
     products : int
         How many vectors were multiplied so far.
     scale : array (*batch,)
-        A power of two near the size of H's entries; coefficients are those of H/scale, so that no
-        square over- or underflows. Zero as long as all images were zero.
+        The unit of H's images; coefficients are those of H/scale, so that no square over- or
+        underflows. Zero as long as all images were zero.
     norm : array (*batch,)
         A lower bound of ‖H/scale‖: the longest image or largest Ritz value so far.
     lost : array (*batch,)
@@ -85,7 +86,7 @@ class Basis:
         self.count = self.pending = self.products = self.restarts = 0
         self._complete = True
         self.scale, self.norm, self.lost = (np.zeros(batch) for _ in range(3))
-        self._divisor = like(np.ones((*batch, 1, 1)), reference)
+        self._divisor: Array | None = None
 
     @property
     def total(self) -> int:
@@ -219,11 +220,10 @@ class Basis:
         if (self.scale == 0).any():
             xp = self._xp
             peak = to_numpy(xp.max(xp.abs(images), axis=(-2, -1))).astype(np.float64)
-            power = np.ldexp(1.0, np.frexp(peak)[1] - 1)
-            self.scale = np.where((self.scale == 0) & (peak > 0), power, self.scale)
+            self.scale = np.where((self.scale == 0) & (peak > 0), unit(peak), self.scale)
             divisor = np.where(self.scale == 0, 1.0, self.scale)[..., None, None]
-            self._divisor = like(divisor, images)
-        return images / self._divisor
+            self._divisor = None if (divisor == 1).all() else like(divisor, images)
+        return images if self._divisor is None else images / self._divisor
 
     def _orthogonalise(self, columns: Array, first: int = 0) -> tuple[Numbers, Array]:
         """Return the coefficients along all stored vectors, and what is left of the columns.

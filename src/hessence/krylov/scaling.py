@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import array_api_compat as api
 import numpy as np
 
 from hessence.arrays import Array, largest
 from hessence.krylov.operands import Operand
+from hessence.krylov.projected import Numbers
+
+ORDINARY = (2.0**-32, 2.0**16)
+"""Entries of images between these have squares, and sums of them, in single precision too."""
+
+
+def unit(peak: Any) -> Numbers:
+    """Return a power of two near the largest entry of an image, 1 if that is of ordinary size."""
+    low, high = ORDINARY
+    power = np.ldexp(1.0, np.frexp(peak)[1] - 1)
+    return np.where((low <= peak) & (peak <= high), 1.0, power)
 
 
 class ScaledProduct:
@@ -15,8 +28,7 @@ class ScaledProduct:
     Attributes
     ----------
     scale : float
-        A power of two near the largest entry of the first image that is not zero; 1 until then.
-        Dividing by it is exact.
+        The unit of the first image that is not zero; 1 until then. Dividing by it is exact.
     products : int
         How many vectors were multiplied so far.
     """
@@ -35,6 +47,5 @@ class ScaledProduct:
             xp = api.array_namespace(images)
             peak = largest(xp.max(xp.abs(images)))
             if peak > 0:
-                self.scale = float(np.ldexp(1.0, int(np.frexp(peak)[1]) - 1))
-                self._known = True
-        return images / self.scale
+                self.scale, self._known = float(unit(peak)), True
+        return images if self.scale == 1 else images / self.scale
