@@ -201,11 +201,14 @@ def test_products_on_several_threads_do_not_meet():
 
 def test_room_is_lent_to_one_product_at_a_time():
     spaces, kind = Workspaces(), torch.zeros(1, dtype=torch.float64)
-    with spaces.lend([(2, 3), (4,)], kind) as (a, b):
-        assert (a.shape, b.shape, a.dtype) == ((2, 3), (4,), torch.float64)
-        with spaces.lend([(2, 3)], kind) as (c,):
-            c.fill_(1.0), a.fill_(2.0), b.fill_(3.0)
+    with spaces.lend(5, [3, 2], kind) as (a, b):
+        assert (a.shape, b.shape, a.dtype) == ((5, 3), (5, 2), torch.float64)
+        with spaces.lend(5, [3, 2], kind) as (c, d):
+            c.fill_(1.0), d.fill_(1.0), a.fill_(2.0), b.fill_(2.0)
             assert bool((c == 1).all())
-            assert bool((a == 2).all())
-    with spaces.lend([(3,)], torch.zeros(1)) as (d,):
-        assert d.dtype == torch.float32
+            assert bool((d == 1).all())
+    with spaces.lend(4, [3, 2], kind) as (e, _):
+        assert e.shape == (4, 3)
+        assert e.data_ptr() == a.data_ptr()
+    with spaces.lend(6, [3, 2], kind) as (f, _):
+        assert f.shape == (6, 3)

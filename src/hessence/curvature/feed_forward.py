@@ -166,8 +166,8 @@ class FeedForwardTerm(Term):
             return [torch.stack(parts) for parts in zip(*images, strict=True)]
         kind = self._layers[0].weight
         given = {i: part.to(kind.dtype) for i, part in zip(chosen, directions, strict=True)}
-        shapes = [tuple(layer.delta.shape) for layer in self._layers for _ in range(2)]
-        with torch.no_grad(), self._workspaces.lend(shapes, kind) as room:
+        rows, widths = len(self._layers[0].signal), [len(layer.weight) for layer in self._layers]
+        with torch.no_grad(), self._workspaces.lend(rows, 2 * widths, kind) as room:
             images_by_place = self._images(given, *self._forward(given, room))
         return [images_by_place[i] for i in chosen]
 
@@ -178,7 +178,8 @@ class FeedForwardTerm(Term):
         moving: Tensor | None = None
         incoming: list[Tensor | None] = []
         moved: list[Tensor | None] = []
-        for layer, before, after in zip(self._layers, room[::2], room[1::2], strict=True):
+        count = len(self._layers)
+        for layer, before, after in zip(self._layers, room[:count], room[count:], strict=True):
             incoming.append(moving)
             moving = layer.push(moving, given, before)
             moved.append(moving)

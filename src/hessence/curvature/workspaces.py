@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -17,24 +16,22 @@ class Workspaces:
     """
 
     def __init__(self) -> None:
-        self._idle: list[Tensor] = []
+        self._idle: list[list[Tensor]] = []
 
     @contextmanager
-    def lend(self, shapes: Sequence[tuple[int, ...]], kind: Tensor) -> Iterator[list[Tensor]]:
-        """Lend tensors of some shapes, of the type and device of another; they hold anything."""
-        sizes = [math.prod(shape) for shape in shapes]
-        room = self._take(kind, sum(sizes))
+    def lend(self, rows: int, widths: Sequence[int], kind: Tensor) -> Iterator[list[Tensor]]:
+        """Lend a tensor (rows, width) of some kind for each width; what it holds is of no use."""
+        room = self._take(rows, widths, kind)
         try:
-            pieces = room[: sum(sizes)].split(sizes)
-            yield [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+            yield room if len(room[0]) == rows else [tensor[:rows] for tensor in room]
         finally:
             self._idle.append(room)
 
-    def _take(self, kind: Tensor, size: int) -> Tensor:
+    def _take(self, rows: int, widths: Sequence[int], kind: Tensor) -> list[Tensor]:
         # Products on several threads find the room of the others gone, and get their own.
         try:
             room = self._idle.pop()
         except IndexError:
-            return kind.new_empty(size)
-        fits = room.numel() >= size and (room.dtype, room.device) == (kind.dtype, kind.device)
-        return room if fits else kind.new_empty(size)
+            room = []
+        fits = [tensor.shape[1] for tensor in room] == list(widths) and len(room[0]) >= rows
+        return room if fits else [kind.new_empty(rows, width) for width in widths]
