@@ -1,7 +1,6 @@
 """Losses as users give them: every one means on batches what it means on all data at once."""
 
 import functools
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -311,173 +310,12 @@ def test_a_function_that_does_not_average_samples_is_refused_on_batches():
         hs.hessian(model, [(x, real()[:, 0])] * 2, lambda f, t: torch.corrcoef(f.T).sum())
 
 
-def test_closures():
-    model, x, y = mlp(), numbers(SAMPLES, 2), partly_ignored()
-
-    def loss(model, batch):
-        inputs, target = batch
-        return F.mse_loss(model(inputs), target)
-
-    def own_name(anything, batch):
-        return F.mse_loss(anything(batch[0]), batch[1])
-
-    class Penalised:
-        def __call__(self, model, batch):
-            return loss(model, batch) + 0.1 * model[0].weight.pow(4).sum()
-
-    def weighted(model, batch):
-        """The mean over targets that count, and how many do: not a number where none does."""
-        inputs, target = batch
-        return F.cross_entropy(model(inputs), target), (target != -100).sum()
-
-    t = real()
-    for closure in (loss, own_name, Penalised()):
-        expected = dense_hessian(lambda: closure(model, (x, t)), model.parameters())  # noqa: B023
-        assert_same(hs.hessian(model, (x, t), closure).dense(), expected)
-        H = hs.hessian(model, batches(x, t), closure)
-        assert_same(H.dense(), expected)
-        assert H.loss() == pytest.approx(closure(model, (x, t)).item(), rel=1e-13)
-    expected = dense_hessian(lambda: F.cross_entropy(model(x), y), model.parameters())
-    assert torch.isnan(weighted(model, batches(x, y)[1])[0])
-    H = hs.hessian(model, batches(x, y), weighted)
-    assert_same(H.dense(), expected)
-    assert H.loss() == pytest.approx(F.cross_entropy(model(x), y).item(), rel=1e-13)
-
-
-def test_batches_that_are_dictionaries():
-    model, x, y = mlp(), numbers(SAMPLES, 2), real()
-    data = [{"target": b, "input": a, "name": "sine"} for a, b in batches(x, y)]
-
-    def loss(model, batch):
-        return ((model(batch["input"]) - batch["target"]) ** 2).mean()
-
-    expected = dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters())
-    assert_same(hs.hessian(model, data, loss).dense(), expected)
-    assert_same(hs.hessian(model, {"input": x, "target": y}, loss).dense(), expected)
-
-
-class Labelled(NamedTuple):
-    inputs: torch.Tensor
-    labels: torch.Tensor
-
-
-def test_batches_that_are_named_tuples():
-    model, x, y = mlp(), numbers(SAMPLES, 2), classes()
-
-    def loss(model, batch):
-        return F.cross_entropy(model(batch.inputs), batch.labels)
-
-    expected = dense_hessian(lambda: F.cross_entropy(model(x), y), model.parameters())
-    data = [Labelled(a, b) for a, b in batches(x, y)]
-    assert_same(hs.hessian(model, data, loss).dense(), expected)
-    assert_same(hs.hessian(model, Labelled(x, y), nn.CrossEntropyLoss()).dense(), expected)
-
-
-@pytest.mark.parametrize("sizes", [[1] * 12, [1, 11], [11, 1], [5, 7]], ids=str)
-@pytest.mark.parametrize("reduce", [torch.mean, torch.sum])
-def test_closures_on_batches_of_one_sample(sizes, reduce):
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
-    x, y = numbers(12, 3), numbers(12, 1)
-
-    def closure(model, batch):
-        return reduce((model(batch[0]) - batch[1]) ** 2)
-
-    parts = list(zip(x.split(sizes), y.split(sizes), strict=True))
-    assert hs.hessian(model, parts, closure).loss() == pytest.approx(closure(model, (x, y)).item())
-
-
-def test_closures_that_are_sums_at_zero_loss():
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    nn.init.zeros_(model[2].weight)
-    nn.init.zeros_(model[2].bias)
-    x, y = numbers(12, 3), torch.zeros(12, 2).double()
-
-    def closure(model, batch):
-        return (model(batch[0]) - batch[1]).pow(2).sum()
-
-    parts = list(zip(x.split(5), y.split(5), strict=True))
-    expected = dense_hessian(lambda: closure(model, (x, y)), model.parameters())
-    assert_same(hs.hessian(model, parts, closure).dense(), expected)
-
-
-def test_closures_that_know_the_number_of_samples():
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    x, y = numbers(12, 3), numbers(12, 2)
-
-    def closure(model, batch):
-        return (model(batch["x"]) - batch["y"]).pow(2).sum() / batch["samples"]
-
-    rows = [slice(5), slice(5, 9), slice(9, 12)]
-    parts = [{"x": x[i], "y": y[i], "samples": len(x[i])} for i in rows]
-    whole = {"x": x, "y": y, "samples": 12}
-    expected = dense_hessian(lambda: closure(model, whole), model.parameters())
-    assert_same(hs.hessian(model, parts, closure).dense(), expected)
-
-
-def test_closures_by_any_name_of_their_arguments():
-    """Also where the model cannot be called on what the batch has."""
-    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh()).double()
-    x, y = numbers(6, 2, 2), numbers(6, 3)
-    H = hs.hessian(model, (x, y), lambda m, b: (m(b[0].flatten(1)) - b[1]).pow(2).mean())
-    assert H.check().passed
-
-
 def test_class_numbers_in_bytes():
     x, y = numbers(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     model, loss = nn.Linear(3, 3).double(), nn.CrossEntropyLoss(weight=torch.rand(3).double())
     for operator in (hs.hessian, hs.ggn):
         expected = operator(model, (x, y), loss).dense()
         assert_same(operator(model, (x, y.to(torch.uint8)), loss).dense(), expected)
-
-
-def test_closures_that_are_means_over_words():
-    """Batches with as many words per sample each, but not as many as one another."""
-    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10)).double()
-    words, target = torch.arange(48).reshape(8, 6) % 10, torch.arange(48).reshape(8, 6) % 7
-    target[4:, 1:] = -100
-
-    def closure(model, batch):
-        found = model(batch["words"]).flatten(0, 1)
-        return nn.functional.cross_entropy(found, batch["target"].flatten())
-
-    whole = {"words": words, "target": target}
-    halves = [{name: part[rows] for name, part in whole.items()}
-              for rows in (slice(4), slice(4, None))]  # fmt: skip
-    assert hs.hessian(model, whole, closure).loss() > 0
-    with pytest.raises(ValueError, match="loss must be a mean or a sum over samples"):
-        hs.hessian(model, halves, closure)
-
-    def weighted(model, batch):
-        return closure(model, batch), (batch["target"] != -100).sum()
-
-    expected = hs.hessian(model, whole, closure).dense()
-    assert_same(hs.hessian(model, halves, weighted).dense(), expected)
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # within PyTorch itself
-def test_forward_derivatives_in_a_closure():
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
-    x = numbers(6, 3)
-
-    def closure(model, batch):
-        return torch.func.jvp(model, (batch[0],), (torch.ones_like(x),))[1].pow(2).mean()
-
-    def by_hand():
-        at = x.clone().requires_grad_()
-        slope = torch.autograd.grad(model(at).sum(), at, create_graph=True)[0]
-        return slope.sum(dim=1).pow(2).mean()
-
-    expected = dense_hessian(by_hand, model.parameters())
-    assert_same(hs.hessian(model, (x, x), closure).dense(), expected)
-
-
-def test_a_closure_that_returns_more_than_the_loss_is_told_so():
-    def loss(model, batch):
-        prediction = model(batch[0])
-        return F.mse_loss(prediction, batch[1]), prediction
-
-    with pytest.raises(TypeError, match=r"loss .*\(mean, weight\)"):
-        hs.hessian(mlp(), (numbers(SAMPLES, 2), real()), loss).dense()
 
 
 def test_nothing_counts():
@@ -547,57 +385,3 @@ def assert_right(model, y, loss, formula=None, tolerance=1e-12):
         assert H.loss() == pytest.approx(value.item(), rel=1e-12)
         gradient = torch.autograd.grad(formula(model(x), y), parameters)
         assert_same(H.gradient(), torch.cat([g.reshape(-1) for g in gradient]), tolerance)
-
-
-class TestClosuresOverSeveralBatches:
-    """What a closure returns is found out from parts of a batch."""
-
-    @staticmethod
-    def problem():
-        with torch.random.fork_rng():
-            torch.manual_seed(3)
-            model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
-            x, y = torch.randn(11, 3).double(), torch.randint(3, (11,))
-        return model, x, y, [(x[:4], y[:4]), (x[4:8], y[4:8]), (x[8:], y[8:])]
-
-    @pytest.mark.parametrize("reduction", ["mean", "sum"])
-    def test_means_and_sums(self, reduction):
-        model, x, y, batches = self.problem()
-
-        def closure(model, batch):
-            return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction=reduction)
-
-        expected = dense_hessian(lambda: closure(model, (x, y)), model.parameters())
-        assert_same(hs.hessian(model, batches, closure).dense(), expected)
-
-    def test_a_mean_with_a_penalty_is_a_mean(self):
-        model, x, y, batches = self.problem()
-
-        def closure(model, batch):
-            penalty = sum((p**2).sum() for p in model.parameters())
-            return nn.functional.cross_entropy(model(batch[0]), batch[1]) + 0.1 * penalty
-
-        expected = dense_hessian(lambda: closure(model, (x, y)), model.parameters())
-        assert_same(hs.hessian(model, batches, closure).dense(), expected)
-
-    def test_neither_is_refused(self):
-        model, _, y, batches = self.problem()
-        y[::3] = -100
-
-        def closure(model, batch):
-            return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-        with pytest.raises(ValueError, match="pair \\(mean, weight\\)"):
-            hs.hessian(model, batches, closure)
-        hs.hessian(model, batches[0], closure)
-
-    def test_one_without_a_derivative_is_refused(self):
-        model, x, y, _ = self.problem()
-
-        def closure(model, batch):
-            return nn.functional.cross_entropy(model(batch[0]), batch[1]).detach()
-
-        with pytest.raises(ValueError, match="loss has no derivative"):
-            hs.hessian(model, (x, y), closure) @ torch.ones(31, dtype=torch.float64)
-        flat = hs.hessian(model, (x, y), lambda model, batch: batch[0].sum()).dense()
-        assert not flat.any()
