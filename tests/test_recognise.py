@@ -308,7 +308,7 @@ class Doubled(nn.Linear):
 
 
 X2 = torch.ones(3, 2, dtype=torch.float64)
-NO_PAIR = "no nn.Sequential in it has two Linear layers with nothing between them"
+NO_PAIR = "it has no two Linear layers with nothing between them"
 
 REFUSALS = {
     "a hook": (hooked, X2, "layer '1' has hooks"),

@@ -79,7 +79,7 @@ def recognise(model: nn.Module, x: Tensor, y: Any, criterion: Criterion) -> Reco
     ``ScalarAffine``    Linear(1, m) with a bias, Linear(m, 1), squared error
     ``TwoLayerLinear``  two Linear layers, the first with or without a bias, squared error
     ``DeepLinear``      any other number of them, the first with or without a bias, any loss
-    narrow twin         a wide pair of adjacent Linear layers in any ``nn.Sequential`` of any model,
+    narrow twin         a wide pair of Linear layers in any model, the second right after the first,
                         with or without biases, any loss
     ``DeepLinear``      any number of Linear layers with any biases, any loss
     ==================  ==========================================================================

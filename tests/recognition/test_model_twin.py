@@ -57,6 +57,12 @@ def batch_norm():
     )
 
 
+def look(hidden):
+    """Pass on what is only asked for its shape."""
+    assert hidden.shape[-1] == hidden.size(-1)
+    return hidden
+
+
 MODELS = {
     "before an activation": (
         lambda: nn.Sequential(linear(3, 8), linear(8, 2), nn.Tanh(), linear(2, 2)),
@@ -94,6 +100,24 @@ MODELS = {
     ),
     "used twice": (
         lambda: Custom(lambda m, x: m.net(torch.tanh(m.net(x)))), (9, 2), "'net.0', 'net.1'",
+    ),
+    "without an nn.Sequential": (
+        lambda: Custom(lambda m, x: m.last(torch.tanh(m.net[1](m.net[0](x))))), (9, 2),
+        "'net.0', 'net.1'",
+    ),
+    "behind a residual": (
+        lambda: Custom(lambda m, x: x + m.scale * m.net[1](m.net[0](torch.tanh(m.last(x))))),
+        (9, 2), "'net.0', 'net.1'",
+    ),
+    "idle steps between": (
+        lambda: Custom(lambda m, x: torch.sin(m.net[1](look(nn.functional.dropout(
+            m.net[0](m.last(torch.tanh(x))), training=False))))),
+        (9, 2), "'net.0', 'net.1'",
+    ),
+    "by functions": (
+        lambda: Custom(lambda m, x: torch.sin(nn.functional.linear(
+            m.net[0](m.scale * x), bias=m.net[1].bias, weight=m.net[1].weight))),
+        (9, 2), "'net.0', 'net.1'",
     ),
 }  # fmt: skip
 
@@ -222,18 +246,32 @@ def noisy(model, x):
     return model.net(x) * torch.rand(2, **torch_double)
 
 
+def added(hidden, layer):
+    return layer(hidden) + hidden[:, :2]
+
+
+NO_PAIR = "it has no two Linear layers with nothing between them"
+
 REFUSALS = {
     "the hidden layer": (
         lambda: Custom(lambda m, x: m.net(x) + m.net[0](x)[:, :2]),
-        "the loss cannot be differentiated twice|used in another way",
+        NO_PAIR,
     ),
     "a weight": (
         lambda: Custom(lambda m, x: m.net(x) + m.net[0].weight.sum() ** 2),
         "layers 'net.0', 'net.1' are used in another way than one after the other",
     ),
     "another order": (
-        lambda: Custom(lambda m, x: m.net[1](torch.tanh(m.net[0](x)))),
-        "layers 'net.0', 'net.1' are used in another way",
+        lambda: Custom(lambda m, x: m.net[1](torch.tanh(m.net[0](x)))), NO_PAIR
+    ),
+    "something in place": (
+        lambda: Custom(lambda m, x: m.net[1](m.net[0](x).relu_())), NO_PAIR
+    ),
+    "a second use of what is between": (
+        lambda: Custom(lambda m, x: added(m.net[0](x), m.net[1])), NO_PAIR
+    ),
+    "one of them alone, once": (
+        lambda: Custom(lambda m, x: m.net(x) + m.net[1](torch.ones(7, **torch_double))), NO_PAIR
     ),
     "a random model": (lambda: Custom(noisy), "the loss is random: it changes from one"),
     "a model that fails": (

@@ -10,9 +10,8 @@ snapshot is in use.
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -110,7 +109,7 @@ class Snapshot:
             state |= {name: leaf for name, leaf in given if name in state}
         versions = {name: self._state[name]._version for name in self._buffers}
         try:
-            with self._kernels.used(), self.mode(), self._swap.hold(state), _uncompiled():
+            with self._kernels.used(), self.mode(), self._swap.hold(state):
                 return function(self._model, *arguments)
         except RuntimeError as error:
             self._require_same_precision(arguments, error)
@@ -164,14 +163,6 @@ def _wide(tensor: Tensor) -> Tensor:
     """Return a copy in double precision, or as it is if it does not hold real numbers."""
     kind = torch.float64 if tensor.is_floating_point() else tensor.dtype
     return tensor.detach().to(kind, copy=True)
-
-
-def _uncompiled() -> AbstractContextManager[Any]:
-    """Run compiled parts of a model as they were written: compiled ones have one derivative."""
-    if "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
-        return nullcontext()
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
 
 
 def unwrap(model: Any) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What a PyTorch model is made of, as far as the theorems care: plain layers and runs of them."""
+"""What a PyTorch model is made of, as far as the theorems care: plain layers."""
 
 from __future__ import annotations
 
@@ -134,22 +134,3 @@ def _is_skipped(module: nn.Module) -> bool:
     if type(module) in DROPOUT:
         return not (module.training and module.p > 0)
     return type(module) is nn.Identity
-
-
-def linear_runs(model: nn.Module) -> list[list[Layer]]:
-    """Return the runs of two or more adjacent Linear layers in all ``nn.Sequential`` of a model."""
-    runs: list[list[Layer]] = []
-    seen: set[int] = set()
-    for name, module in model.named_modules():
-        if id(module) in seen or not is_plain(module, nn.Sequential):
-            continue
-        run: list[Layer] = []
-        for layer in flatten(module, name):
-            if layer.is_linear:
-                run.append(layer)
-                continue
-            runs.append(run)
-            run = []
-        runs.append(run)
-        seen.update(id(inner) for inner in module.modules() if is_plain(inner, nn.Sequential))
-    return [run for run in runs if len(run) > 1]

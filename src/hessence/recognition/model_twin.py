@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hessence.networks.ggn_blocks import DENSE_LIMIT
+from hessence.recognition.linear_runs import linear_runs
 from hessence.recognition.model_derivatives import (
     VARIABLES,
     derivatives,
@@ -36,7 +37,7 @@ from hessence.recognition.model_derivatives import (
     flatten_like,
     gradient_of,
 )
-from hessence.recognition.model_layers import Layer, NotRecognised, linear_runs
+from hessence.recognition.model_layers import Layer, NotRecognised
 from hessence.recognition.model_pair import Pair, PairReduction, Places
 from hessence.recognition.model_stacks import Stack
 from hessence.recognition.state_swap import StateSwap
@@ -66,13 +67,13 @@ def hessian_by_twin(stack: Stack) -> TwinHessian:
 
 def _choose(stack: Stack) -> list[tuple[Layer, Layer]]:
     """Return disjoint pairs of adjacent layers, in order, chosen by how much they save."""
-    runs = linear_runs(stack.model)
+    runs = linear_runs(stack.model, stack.inputs)
     if not runs:
         other = next((layer for layer in stack.layers if not layer.is_linear), None)
         found = f": {other.described}" if other else ""
         raise NotRecognised(
-            f"the model is none of the solvable networks{found}, and no nn.Sequential in it has "
-            "two Linear layers with nothing between them."
+            f"the model is none of the solvable networks{found}, and it has no two Linear layers "
+            "with nothing between them."
         )
     candidates = [(run[i], run[i + 1]) for run in runs for i in range(len(run) - 1)]
     chosen: list[tuple[Layer, Layer]] = []

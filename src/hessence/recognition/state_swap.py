@@ -6,12 +6,14 @@ under two names. So the places that hold tensors are swapped here, each once.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 LOCK = threading.RLock()
@@ -46,10 +48,11 @@ class StateSwap:
     def hold(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
         """Put tensors into their places by name, and the model's own back afterwards.
 
-        What a forward pass adds, such as a cache, or takes away is undone too. One thread at a time
-        may do this, since it is the user's own model.
+        What a forward pass adds, such as a cache, or takes away is undone too, and compiled parts
+        run as they were written: compiled ones have one derivative. One thread at a time may do
+        this, since it is the user's own model.
         """
-        with LOCK:
+        with LOCK, _uncompiled():
             self._require_same()
             own = [[dict(home.items()) for home in _homes(module)] for module in self._modules]
             try:
@@ -68,6 +71,13 @@ class StateSwap:
             raise ValueError(
                 "model has other layers or parameters than when this was made: make it anew."
             )
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    if "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def _places(model: nn.Module) -> Iterator[_Place]:

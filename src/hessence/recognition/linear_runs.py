@@ -1,0 +1,106 @@
+"""Which Linear layers of a model act one right after the other, told by watching it run.
+
+What a model is made of does not say what it does with it, unless it is an ``nn.Sequential``. So the
+model is run once, and every call of a PyTorch function is looked at: two layers are neighbours if
+the second takes what the first has made, as it is, and nothing else takes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from hessence.recognition.model_layers import Layer, is_plain
+from hessence.recognition.state_swap import StateSwap
+
+
+def linear_runs(model: nn.Module, inputs: Tensor) -> list[list[Layer]]:
+    """Return the runs of two or more Linear layers, in the order in which they act."""
+    layers = [Layer(name, m) for name, m in model.named_modules() if is_plain(m, nn.Linear)]
+    if len(layers) < 2:
+        return []
+    state = {name: tensor.detach().clone() for name, tensor in _tensors(model).items()}
+    watch = _Watch({id(state[f"{layer.name}.weight"]): layer for layer in layers})
+    with torch.no_grad(), StateSwap(model).hold(state), watch:
+        model(inputs)
+    return watch.runs()
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a layer has made, and which version of it."""
+
+    layer: str
+    tensor: Tensor
+    version: int
+
+
+class _Watch(TorchFunctionMode):  # type: ignore[misc]
+    """Notes which Linear layer takes what another one has made.
+
+    Parameters
+    ----------
+    layers : dict
+        The layers by the identity of their weights.
+    """
+
+    def __init__(self, layers: Mapping[int, Layer]) -> None:
+        super().__init__()
+        self._layers = layers
+        self._made: dict[int, _Made] = {}
+        self._calls: Counter[str] = Counter()
+        self._uses: Counter[str] = Counter()
+        self._steps: Counter[tuple[str, str]] = Counter()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        taken = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        known = [self._made[id(tensor)] for tensor in taken if id(tensor) in self._made]
+        result = func(*args, **(kwargs or {}))
+        for made in known:
+            # To ask for its shape is no use of a tensor, and to pass it on is none yet.
+            passed_on = result is made.tensor and result._version == made.version
+            if not passed_on and any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
+                self._uses[made.layer] += 1
+        if func is nn.functional.linear:
+            self._note(result, *args, **(kwargs or {}))
+        return result
+
+    def _note(self, result: Tensor, input: Tensor, weight: Tensor, bias: Any = None) -> None:
+        layer = self._layers.get(id(weight))
+        if layer is None:
+            return
+        self._calls[layer.name] += 1
+        made = self._made.get(id(input))
+        if made is not None and input._version == made.version:
+            self._steps[made.layer, layer.name] += 1
+        self._made[id(result)] = _Made(layer.name, result, result._version)
+
+    def runs(self) -> list[list[Layer]]:
+        """Return the runs of layers that always follow one another, and have no other use."""
+        follower = {
+            first: second
+            for (first, second), count in self._steps.items()
+            if count == self._calls[first] == self._calls[second] == self._uses[first]
+        }
+        own = {layer.name: layer for layer in self._layers.values()}
+        runs = []
+        for name in self._calls:
+            if name in follower and name not in follower.values():
+                run = [name]
+                while run[-1] in follower:
+                    run.append(follower[run[-1]])
+                runs.append([own[name] for name in run])
+        return runs
