@@ -167,6 +167,8 @@ def _as_array(name: str, value: Any) -> Array:
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} must not be a masked array: drop or fill what it masks.")
     if api.is_array_api_obj(value):
+        if api.is_torch_array(value) and str(value.layout) != "torch.strided":
+            raise TypeError(f"{name} must be dense, got the layout {value.layout}.")
         return value
     if isinstance(value, (list, tuple, int, float)):
         try:

@@ -57,7 +57,10 @@ class Operator(ABC):
         _, columns = floating(("H", self._reference), **{"the operand of @": other})
         size = self.shape[-1]
         vector = columns.ndim == 1
-        if columns.ndim == 0 or columns.shape[0 if vector else -2] != size:
+        if (
+            not 0 < columns.ndim <= max(2, len(self.shape))
+            or columns.shape[0 if vector else -2] != size
+        ):
             raise ValueError(
                 f"the operand of @ must be a vector ({size},) or columns ({size}, k), "
                 f"got {tuple(columns.shape)}."

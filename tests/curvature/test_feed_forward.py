@@ -1,5 +1,6 @@
 """Products that are written out for plain stacks, against automatic differentiation."""
 
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 
 import hessence as hs
 from hessence.curvature.feed_forward import ELEMENTWISE, FeedForwardTerm, Stack
-from hessence.curvature.workspaces import Workspaces
+from hessence.curvature.workspaces import Workspace
 
 
 def hessian_of(model, total):
@@ -200,15 +201,85 @@ def test_products_on_several_threads_do_not_meet():
 
 
 def test_room_is_lent_to_one_product_at_a_time():
-    spaces, kind = Workspaces(), torch.zeros(1, dtype=torch.float64)
-    with spaces.lend(5, [3, 2], kind) as (a, b):
+    space, kind = Workspace(), torch.zeros(1, dtype=torch.float64)
+    with space.lend(5, [3, 2], kind) as (a, b):
         assert (a.shape, b.shape, a.dtype) == ((5, 3), (5, 2), torch.float64)
-        with spaces.lend(5, [3, 2], kind) as (c, d):
+        with space.lend(5, [3, 2], kind) as (c, d):
             c.fill_(1.0), d.fill_(1.0), a.fill_(2.0), b.fill_(2.0)
             assert bool((c == 1).all())
             assert bool((d == 1).all())
-    with spaces.lend(4, [3, 2], kind) as (e, _):
+    with space.lend(4, [3, 2], kind) as (e, _):
         assert e.shape == (4, 3)
         assert e.data_ptr() == a.data_ptr()
-    with spaces.lend(6, [3, 2], kind) as (f, _):
+    with space.lend(6, [3, 2], kind) as (f, _):
         assert f.shape == (6, 3)
+
+
+def test_room_goes_with_the_terms():
+    model, x = STACKS["tanh"](), torch.randn(30, 4)
+    H = hs.hessian(model, (x, torch.randn(30, 3)), nn.MSELoss())
+    _ = H @ torch.ones(H.shape[0])
+    room = weakref.ref(H._terms.first()[0]._workspace)
+    assert room() is not None
+    H.release()
+    assert room() is None
+
+
+def test_parameters_that_take_no_part():
+    torch.manual_seed(2)
+    model, plain = STACKS["tanh"]().double(), STACKS["tanh"]().double()
+    plain.load_state_dict(model.state_dict())
+    model.register_parameter("idle", nn.Parameter(torch.ones(2, dtype=torch.float64)))
+    data = torch.randn(20, 4, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)
+    for operator in (hs.hessian, hs.ggn):
+        found = operator(model, data, nn.MSELoss()).dense()
+        assert not found[:2].any()
+        assert relative(found[2:, 2:], operator(plain, data, nn.MSELoss()).dense()) < 1e-13
+        assert not operator(model, data, nn.MSELoss(), params="idle").dense().any()
+
+
+@pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
+def test_a_loss_without_the_prediction(operator):
+    model, x = STACKS["tanh"](), torch.randn(20, 4)
+    assert not operator(model, (x, x), lambda f, y: (y**2).mean()).dense().any()
+
+
+def test_targets_in_another_precision():
+    torch.manual_seed(4)
+    model, x = STACKS["tanh"](), torch.randn(20, 4)
+    y = torch.softmax(torch.randn(20, 3, dtype=torch.float64), dim=1)
+    found = hs.hessian(model, (x, y), nn.CrossEntropyLoss()).dense()
+    assert relative(found, hessian_of(model, nn.CrossEntropyLoss()(model(x), y))) < 1e-5
+
+
+def test_hooks_on_all_modules():
+    torch.manual_seed(5)
+    model = STACKS["tanh"]().double()
+    x, y = torch.randn(20, 4, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)
+    hook = nn.modules.module.register_module_forward_hook(
+        lambda module, _, out: 2 * out if isinstance(module, nn.Linear) else None
+    )
+    try:
+        found = hs.hessian(model, (x, y), nn.MSELoss()).dense()
+        truth = hessian_of(model, nn.MSELoss()(model(x), y))
+    finally:
+        hook.remove()
+    assert relative(found, truth) < 1e-13
+
+
+@pytest.mark.parametrize("tail", [[], [nn.LayerNorm(3)]], ids=["plain", "normed"])
+@pytest.mark.parametrize("kind", [nn.SiLU, nn.ReLU])
+def test_inputs_that_the_model_writes_to(kind, tail):
+    """Every run gets the data as they were, and so does the user."""
+    torch.manual_seed(6)
+    model = nn.Sequential(kind(inplace=True), nn.Linear(4, 3), *tail).double()
+    x, y = torch.randn(20, 4, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)
+    kept = x.clone()
+    truth = hessian_of(model, nn.MSELoss()(model(x.clone()), y))
+    for data in ((x, y), [(x[:7], y[:7]), (x[7:], y[7:])]):
+        H = hs.hessian(model, data, nn.MSELoss())
+        assert relative(H.dense(), truth) < 1e-12
+        assert H.loss() == H.loss()
+        assert H.check().passed
+        hs.spectrum(model, data, nn.MSELoss())
+        assert torch.equal(x, kept)

@@ -296,6 +296,39 @@ def own_cross_entropy(prediction, target):
     return F.cross_entropy(prediction, target)
 
 
+IGNORED = {
+    "a whole part": slice(64, 95),
+    "half of the second batch": slice(48, 64),
+    "evenly, in one batch": slice(32, 64, 2),
+    "two of four parts": [*range(32, 40), *range(48, 56)],
+    "one": [0],
+    "a whole batch": slice(32, 64),
+}
+
+
+@pytest.mark.parametrize("name", IGNORED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_means_over_what_is_not_ignored_are_refused_on_batches(name, dtype):
+    """Wherever the ignored ones are; in a single batch there is no harm."""
+    model, x, y = mlp().to(dtype), numbers(100, 2).to(dtype), torch.randint(OUTPUTS, (100,))
+    parts = list(zip(x.split(32), y.split(32), strict=True))
+    whole = {"x": x, "y": y}
+    dictionaries = [{"x": a, "y": b} for a, b in parts]
+
+    def closure(model, batch):
+        return F.cross_entropy(model(batch["x"]), batch["y"])
+
+    hs.hessian(model, parts, own_cross_entropy)
+    hs.hessian(model, dictionaries, closure)
+    y[IGNORED[name]] = -100
+    for data, loss in ((parts, own_cross_entropy), (dictionaries, closure)):
+        with pytest.raises(ValueError, match="loss must be a mean or a sum over samples"):
+            hs.hessian(model, data, loss)
+    expected = hs.hessian(model, (x, y), nn.CrossEntropyLoss()).dense()
+    for data, loss in (((x, y), own_cross_entropy), (whole, closure), (parts, F.cross_entropy)):
+        torch.testing.assert_close(hs.hessian(model, data, loss).dense(), expected)
+
+
 def test_a_function_that_does_not_average_samples_is_refused_on_batches():
     """Ignored targets make it an average over other things, and in the second batch only."""
     model, x, y = mlp(), numbers(SAMPLES, 2), classes()

@@ -449,3 +449,39 @@ def test_autocast_is_left_out(kind):
     if kind is Watchful:
         assert len(model[1].seen) > 2
         assert sum(model[1].seen) == 1  # where the model was called here
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_solvers_leave_half_precision(dtype):
+    """A training loop may measure inside of its own autocast."""
+    torch.manual_seed(0)
+    model, loss = mlp(12, 20, 4).float(), nn.MSELoss()
+    given = torch.randn(50, 12), torch.randn(50, 4)
+    H = hs.hessian(model, given, loss)
+
+    def results():
+        monitor = hs.Monitor(model, given, loss)
+        return [
+            hs.eigenpairs(H, k=2).eigenvalues,
+            hs.trace(H, 30).value,
+            hs.density(H, 2, 20).nodes,
+            monitor.measure(0).eigenvalues,
+            monitor.measure(1).eigenvalues,
+            hs.spectrum(model, given, loss, k=2).eigenvalues,
+            hs.layer_spectra(model, given, loss, k=2)["0"].eigenvalues,
+        ]
+
+    expected = results()
+    with torch.autocast("cpu", dtype=dtype):
+        found = results()
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_all_eigenvalues_give_the_trace(data):
+    model = mlp(4, 100, 2)
+    size = sum(p.numel() for p in model.parameters())
+    s = hs.spectrum(model, data, nn.MSELoss(), k=10**6)
+    assert len(s.eigenvalues) == size
+    assert float(s.trace) == pytest.approx(float(s.eigenvalues.sum()), rel=1e-12)
+    assert float(s.trace_error) < 1e-9

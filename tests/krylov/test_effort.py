@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+import hessence as hs
 from hessence.krylov.extremal import eigenpairs
 from hessence.krylov.results import ConvergenceWarning
 from tests.krylov.market import Counting, matrix
@@ -123,3 +124,27 @@ def test_an_operator_that_is_not_symmetric_is_found_out(n):
     with pytest.warns(ConvergenceWarning, match="not symmetric"):
         pairs = eigenpairs(Skewed(values), k=2)
     assert pairs.products <= max(n, 40)
+
+
+def test_a_tolerance_below_rounding_is_told_of():
+    H = np.diag(np.linspace(0.0, 1.0, 300)).astype(np.float32)
+    assert "as small as rounding lets them be" in hs.eigenpairs(H, k=2, tol=1e-12).message
+    assert "rounding" not in hs.eigenpairs(H, k=2, tol=1e-4).message
+
+
+def test_a_search_for_copies_that_was_too_short_is_told_of():
+    values = np.concatenate([[5.0] * 4, [3.0] * 3, [-4.0] * 3, np.linspace(-1, 1, 64)])
+    start = np.random.default_rng(0).standard_normal(74)
+    short = hs.eigenpairs(np.diag(values), k=5, which="LM", ncv=6, confidence=0.9999, v0=start)
+    assert short.confidence < 0.9999
+    assert "Copies of multiple eigenvalues may be missing" in short.message
+
+
+def test_images_too_long_for_single_precision_are_told_of():
+    values = np.full(300, 1e17, dtype=np.float32)
+    values[:16], values[20], values[21] = 6e4, 1e20, 9e19
+    start = np.eye(300, dtype=np.float32)[0]
+    with pytest.raises(ValueError, match=r"H @ v is finite, but its square is not: scale H down"):
+        hs.eigenpairs(np.diag(values), k=2, v0=start, confidence=0.99)
+    with pytest.raises(ValueError, match=r"H @ v is finite, but its square is not"):
+        hs.trace(np.diag(values), products=300)

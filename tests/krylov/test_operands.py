@@ -11,6 +11,7 @@ from scipy.sparse.linalg import LinearOperator
 
 import hessence as hs
 from hessence.krylov.extremal import eigenpairs
+from hessence.krylov.inner import lengths
 from tests.krylov.market import Counting, matrix
 
 VALUES = np.concatenate([[5.0, 5.0, 3.0], np.linspace(-1, 1, 97)])
@@ -164,3 +165,9 @@ def test_mismatched_starts_and_seeds():
         eigenpairs(H, k=1, v0=torch.ones(100))
     with pytest.raises(TypeError, match="rng must be an integer or a numpy Generator"):
         eigenpairs(H, k=1, rng="seed")
+
+
+def test_lengths_of_strided_columns_in_single_precision():
+    columns = np.random.default_rng(0).standard_normal((2**20, 16)).astype(np.float32).T[..., None]
+    truth = np.linalg.norm(columns.astype(np.float64), axis=-2)
+    np.testing.assert_allclose(lengths(columns), truth, rtol=1e-6)

@@ -213,3 +213,15 @@ def test_shows_what_it_found():
 def test_bad_arguments(arguments, error, message):
     with pytest.raises(error, match=message):
         hs.trace(np.eye(50), **arguments)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_errors_are_calibrated_where_memory_is_short(method):
+    """Few products at a time make many poor estimates, and their mean has an error of its own."""
+    rng = np.random.default_rng(0)
+    H = matrix(MORE["power_law"](ORDER, rng), rng)
+    found = [hs.trace(H, 60, seed, method=method, memory=20 * 8 * ORDER) for seed in range(80)]
+    offs = np.asarray([estimate.value for estimate in found]) - np.trace(H)
+    said = np.asarray([estimate.error for estimate in found])
+    assert 0.7 < np.sqrt(np.mean((offs / said) ** 2)) < 1.3
+    assert said.mean() < 1.5 * np.sqrt(np.mean(offs**2))

@@ -18,6 +18,7 @@ from hessence.curvature.kernels.higher_order import is_plain_reverse_mode
 from hessence.curvature.kernels.layer_norm import elementary_layer_norm, layer_norm
 from hessence.curvature.kernels.log_softmax import cross_entropy, log_softmax
 from hessence.curvature.kernels.softmax import attention, softmax
+from hessence.precision import full_precision
 
 
 class ExactKernels:
@@ -45,22 +46,6 @@ class ExactKernels:
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             stack.enter_context(_StandIns())
             yield
-
-
-def is_plain() -> bool:
-    """Whether there is neither inference mode nor half precision around."""
-    half = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
-    return not (half or torch.is_inference_mode_enabled())
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Leave the half precision that a training loop may have around it."""
-    with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
 
 
 class _StandIns(TorchFunctionMode):  # type: ignore[misc]

@@ -29,7 +29,7 @@ from hessence.curvature.criteria import PairCriterion
 from hessence.curvature.kernels.elementwise import derivatives
 from hessence.curvature.snapshots import Snapshot
 from hessence.curvature.terms import Term
-from hessence.curvature.workspaces import Workspaces
+from hessence.curvature.workspaces import CommonWorkspace
 from hessence.recognition.model_layers import flatten, is_plain
 
 ELEMENTWISE = (
@@ -55,6 +55,12 @@ class Stack:
 
     before: tuple[nn.Module, ...]
     stages: tuple[Stage, ...]
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all parameters that take part."""
+        both = (name for stage in self.stages for name in (stage.weight, stage.bias))
+        return {name for name in both if name is not None}
 
     @classmethod
     def read(cls, model: nn.Module) -> Stack | None:
@@ -99,8 +105,8 @@ class FeedForwardTerm(Term):
         Inputs and targets.
     functional : bool
         Whether to take the functional part too.
-    workspaces : Workspaces
-        Where products put what they pass on; terms of other batches may share it.
+    common : CommonWorkspace
+        Where products put what they pass on, shared with the terms of other batches.
     """
 
     def __init__(
@@ -111,11 +117,11 @@ class FeedForwardTerm(Term):
         batch: Any,
         *,
         functional: bool,
-        workspaces: Workspaces,
+        common: CommonWorkspace,
     ) -> None:
         inputs, target = batch
         place = {name: i for i, name in enumerate(snapshot.parameters.names)}
-        self._functional, self._workspaces = functional, workspaces
+        self._functional, self._workspace = functional, common.get()
         with torch.no_grad():
             for module in stack.before:
                 inputs = module(inputs.clone())
@@ -166,8 +172,10 @@ class FeedForwardTerm(Term):
             return [torch.stack(parts) for parts in zip(*images, strict=True)]
         kind = self._layers[0].weight
         given = {i: part.to(kind.dtype) for i, part in zip(chosen, directions, strict=True)}
-        rows, widths = len(self._layers[0].signal), [len(layer.weight) for layer in self._layers]
-        with torch.no_grad(), self._workspaces.lend(rows, 2 * widths, kind) as room:
+        bent = [layer for layer in self._layers if layer.first is not None]
+        widths = [len(layer.weight) for layer in [*self._layers, *bent]]
+        rows = len(self._layers[0].signal)
+        with torch.no_grad(), self._workspace.lend(rows, widths, kind) as room:
             images_by_place = self._images(given, *self._forward(given, room))
         return [images_by_place[i] for i in chosen]
 
@@ -178,13 +186,14 @@ class FeedForwardTerm(Term):
         moving: Tensor | None = None
         incoming: list[Tensor | None] = []
         moved: list[Tensor | None] = []
-        count = len(self._layers)
-        for layer, before, after in zip(self._layers, room[:count], room[count:], strict=True):
+        befores, afters = room[: len(self._layers)], iter(room[len(self._layers) :])
+        for layer, before in zip(self._layers, befores, strict=True):
             incoming.append(moving)
             moving = layer.push(moving, given, before)
             moved.append(moving)
-            if moving is not None and layer.first is not None:
-                moving = torch.mul(layer.first, moving, out=after)
+            if layer.first is not None:
+                after = next(afters)
+                moving = None if moving is None else torch.mul(layer.first, moving, out=after)
         last = self._layers[-1]
         return incoming, moved, torch.zeros_like(last.delta) if moving is None else moving
 

@@ -28,7 +28,7 @@ def cross_entropy(loss: nn.CrossEntropyLoss, prediction: Tensor, target: Tensor)
     classes = 0 if prediction.ndim == 1 else 1
     logits = prediction.detach()
     p = torch.softmax(logits, dim=classes)
-    weight = _class_mass(loss, logits, target, classes).unsqueeze(classes) * p
+    weight = _class_mass(loss, logits, target, classes).unsqueeze(classes).to(p) * p
     # Counted from the end, so that directions may have more dimensions in front.
     axis = classes - logits.ndim
 
@@ -68,7 +68,10 @@ def by_autograd(total: Callable[[Tensor], Tensor], prediction: Tensor) -> LossHe
     """Return the Hessian of any other loss by differentiating it twice."""
     z = prediction.detach().requires_grad_()
     with torch.enable_grad():
-        (slope,) = torch.autograd.grad(total(z), z, create_graph=True)
+        value = total(z)
+        if not value.requires_grad:
+            return lambda u: torch.zeros_like(u)
+        (slope,) = torch.autograd.grad(value, z, create_graph=True, materialize_grads=True)
 
     def apply(u: Tensor) -> Tensor:
         if not slope.requires_grad:

@@ -25,11 +25,11 @@ from hessence.curvature.checks import (
     check_products,
     perturbed,
 )
-from hessence.curvature.exact_kernels import full_precision, is_plain
 from hessence.curvature.setting import Setting
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
 from hessence.operators import Operator, require_finite
+from hessence.precision import full_precision, reduced
 
 WIDEST = 16
 """How many vectors go through a graph at once at most."""
@@ -54,7 +54,7 @@ def _recordable(method: Method) -> Method:
 
     @wraps(method)
     def wrapped(*arguments: Any, **named: Any) -> Any:
-        if is_plain():
+        if not reduced() and not torch.is_inference_mode_enabled():
             return method(*arguments, **named)
         with torch.inference_mode(mode=False), full_precision():
             return method(*arguments, **named)

@@ -25,6 +25,7 @@ from hessence.krylov.known_density import known_density
 from hessence.krylov.selection import Which, preference, require_which
 from hessence.krylov.spectral_density import density
 from hessence.krylov.stochastic_trace import trace
+from hessence.precision import full_precision
 from hessence.recognise import NotRecognised, Recognition, recognise
 from hessence.spectra import Spectrum
 
@@ -145,7 +146,8 @@ def spectrum(
         H.watch(watch)
     reason = "an estimate was asked for."
     if method != "estimate":
-        found = _exact(H, model, params)
+        with full_precision():
+            found = _exact(H, model, params)
         if isinstance(found, Spectrum):
             return found
         reason = found
@@ -179,14 +181,16 @@ def estimate(
     """Estimate the spectrum of an operator, after a check of its products."""
     H.require_sound(stacklevel=3)
     size = H.shape[0]
-    if k is None and size > DENSE_MOST:
+    everything = k is None or k >= size
+    if everything and size > DENSE_MOST:
         raise ValueError(
-            f"k must be a number for a model of more than {DENSE_MOST} parameters, got None for "
-            f"{size}."
+            f"k must be less than the number of parameters if that is more than {DENSE_MOST}, got "
+            f"{k} for {size}."
         )
-    if k is None or size <= DENSE_LIMIT:
+    if everything or size <= DENSE_LIMIT:
         return _dense(H, k, which, reason)
-    pairs = eigenpairs(H, k=min(k, size), which=which, tol=tol, rng=rng)
+    assert k is not None
+    pairs = eigenpairs(H, k=k, which=which, tol=tol, rng=rng)
     found = trace(H, products=TRACE_PRODUCTS, rng=rng, memory=memory)
     # The estimate may live long, and holds the operator for its density: without the graphs.
     H.release()

@@ -19,6 +19,7 @@ from hessence.curvature.tracking import Top, Tracker
 from hessence.krylov.arguments import require_int, require_tolerance
 from hessence.krylov.stochastic_trace import FEWEST, trace
 from hessence.operators import NotFiniteError
+from hessence.precision import full_precision
 
 
 class Monitor:
@@ -169,7 +170,7 @@ class Monitor:
             )
         rate = self._lr if lr is None else _rate(lr)
         earlier = self._history.up_to(int(step))
-        with torch.inference_mode(mode=False):
+        with torch.inference_mode(mode=False), full_precision():
             record = self._measured(int(step), rate, len(earlier))
         self._last, self._history = int(step), earlier.with_record(record)
         if self._files is not None:

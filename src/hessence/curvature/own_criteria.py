@@ -15,10 +15,15 @@ from hessence.curvature.batch_parts import first_length, tensors_in
 from hessence.curvature.criterion import Criterion, PairCriterion
 
 NOT_A_REDUCTION = (
-    "loss must be a mean or a sum over samples for data in several batches, but its value on a "
-    "batch is neither of its values on the halves; give all data as one batch (x, y), or a closure "
-    "loss(model, batch) that returns a pair (mean, weight)."
+    "loss must be a mean or a sum over samples for data in several batches, but its value on some "
+    "samples is neither the mean nor the sum of its values on two parts of them, as if it were a "
+    "mean over targets that are not ignored, or over words; give all data as one batch, a torch.nn "
+    "loss, or a closure loss(model, batch) that returns a pair (mean, weight), the weight being "
+    "how many the mean is over."
 )
+
+FEW = 8
+"""How many samples of a batch are joined with some of the next one."""
 
 
 class FunctionCriterion(PairCriterion):
@@ -60,40 +65,61 @@ class FunctionCriterion(PairCriterion):
         """Return the number of samples."""
         return float(_samples(prediction, target))
 
-    def settled(self, prediction: Any, target: Any) -> FunctionCriterion:
-        """Find out from one batch whether the function is a mean over samples or a sum.
+    def settled(self, pairs: Iterable[tuple[Any, Any]]) -> FunctionCriterion:
+        """Find out from some batches whether the function is a mean over samples or a sum.
 
-        With all data in one batch there is nothing to find out.
+        Each is cut in two; and some samples of each are joined with some of the batch before, which
+        may have another number of what the mean is over, such as words. With all data in one batch
+        there is nothing to find out.
+
+        Parameters
+        ----------
+        pairs : iterable of (prediction, target)
+            Of the batches.
         """
-        found = self._reductions(prediction, target)
-        if len(found) == 2:
+        found, elsewhere = {True, False}, {True, False}
+        before = None
+        for prediction, target in pairs:
+            here = _wide(prediction), _wide(target)
+            if not _is_cut(*here):
+                continue
             # At zero loss the two are the same: look elsewhere, but among probabilities.
-            found &= self._reductions(tree_map(_elsewhere, prediction), target)
-        found = _agreed(found)
+            there = tree_map(_elsewhere, here[0]), here[1]
+            found &= self._reductions(*here)
+            elsewhere &= self._reductions(*there)
+            few = _rows(here, slice(FEW))
+            if before is not None and _alike(before, few):
+                found &= self._parts(before, few)
+            before = few
+        found = _agreed(found & elsewhere if len(found) == 2 else found)
         if not found:
             raise ValueError(NOT_A_REDUCTION)
         return FunctionCriterion(self.function, averaged=True in found, several=True)
 
     def _reductions(self, prediction: Any, target: Any) -> set[bool]:
         """Return what it can be, a mean (True) or a sum, by its values on parts of a batch."""
-        samples = _samples(prediction, target)
-        leaves = [leaf for leaf in tree_leaves((prediction, target)) if not _is_plain(leaf)]
-        if not all(isinstance(t, Tensor) and t.shape[:1] == (samples,) for t in leaves):
+        batch = _wide(prediction), _wide(target)
+        if not _is_cut(*batch):
             return {True, False}
-        copies = 2 if samples == 1 else 1
-        rows = torch.arange(samples).repeat(copies)
-        half = len(rows) // 2
-        values = [self._at(prediction, target, i) for i in (rows, rows[:half], rows[half:])]
-        whole, first, second = values
-        return reductions(whole, first, second, half / len(rows))
+        samples = _samples(*batch)
+        half = max(1, samples // 2)
+        rest = _rows(batch, slice(half, None)) if samples > 1 else batch
+        return self._parts(_rows(batch, slice(half)), rest)
 
-    def _at(self, prediction: Any, target: Any, rows: Tensor) -> Tensor:
-        """Return the value on some of the samples."""
+    def _parts(self, first: Any, second: Any) -> set[bool]:
+        """Return what it can be by its values on two parts and on both."""
+        both = _joined(first, second)
+        whole, one, two = (self._value(*part) for part in (both, first, second))
+        return reductions(whole, one, two, _samples(*first) / _samples(*both))
 
-        def part(leaf: Any) -> Any:
-            return leaf.detach()[rows.to(leaf.device)] if isinstance(leaf, Tensor) else leaf
-
-        return _require_loss(self.function(*tree_map(part, (prediction, target)))).detach().mean()
+    def _value(self, prediction: Any, target: Any) -> Tensor:
+        """Return the value in double precision, if the function can be called on that."""
+        with torch.no_grad():
+            try:
+                value = self.function(prediction, target)
+            except RuntimeError:
+                value = self.function(_narrow(prediction), _narrow(target))
+            return _require_loss(value).mean()
 
 
 class ClosureCriterion(Criterion):
@@ -200,9 +226,31 @@ def reductions(whole: Tensor, first: Tensor, second: Tensor, share: float) -> se
     tolerance = 1e3 * torch.finfo(whole.dtype).eps * (abs(a) + abs(b))
     expected = {True: share * a + (1 - share) * b, False: a + b}
     value = float(whole.detach())
-    if not math.isfinite(a + b + value):
+    if not math.isfinite(value):
         return {True, False}
+    if not math.isfinite(a + b):
+        return set()  # a mean over nothing, on a part of which all is ignored
     return {kind for kind, guess in expected.items() if abs(guess - value) <= tolerance}
+
+
+def _is_cut(prediction: Any, target: Any) -> bool:
+    """Whether a batch can be cut: all tensors have as many samples, and there is nothing else."""
+    leaves = [leaf for leaf in tree_leaves((prediction, target)) if not _is_plain(leaf)]
+    samples = _samples(prediction, target)
+    return all(isinstance(t, Tensor) and t.shape[:1] == (samples,) for t in leaves)
+
+
+def _wide(batch: Any) -> Any:
+    """Return real tensors in double precision, in which a small difference shows."""
+    return tree_map(lambda leaf: leaf.detach().double() if _is_real(leaf) else leaf, batch)
+
+
+def _narrow(batch: Any) -> Any:
+    return tree_map(lambda leaf: leaf.float() if _is_real(leaf) else leaf, batch)
+
+
+def _is_real(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
 
 
 def _rows(batch: Any, rows: slice) -> Any:
@@ -221,7 +269,7 @@ def _alike(first: Any, second: Any) -> bool:
 
 
 def _joined(first: Any, second: Any) -> Any:
-    return tree_map(lambda a, b: None if a is None else torch.cat([a, b]), first, second)
+    return tree_map(lambda a, b: torch.cat([a, b]) if isinstance(a, Tensor) else a, first, second)
 
 
 def _samples(prediction: Any, target: Any) -> int:
@@ -229,8 +277,7 @@ def _samples(prediction: Any, target: Any) -> int:
 
 
 def _elsewhere(leaf: Any) -> Any:
-    is_real = isinstance(leaf, Tensor) and leaf.is_floating_point()
-    return 0.9 * leaf.detach() + 0.05 if is_real else leaf
+    return 0.9 * leaf + 0.05 if _is_real(leaf) else leaf
 
 
 def _is_plain(leaf: Any) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from hessence.curvature import ranks
 from hessence.curvature.batch_parts import is_pair
@@ -27,12 +28,12 @@ from hessence.curvature.memory import budget
 from hessence.curvature.snapshots import Snapshot
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
-from hessence.curvature.workspaces import Workspaces
+from hessence.curvature.workspaces import CommonWorkspace
 
 Mode = Literal["auto", "vectors", "blocks"]
 
 TRIED = 16
-"""On how many batches a closure is tried for being a mean or a sum."""
+"""On how many batches a loss is tried for being a mean or a sum."""
 
 PROBE = 64
 """How many samples are tried for being on their own."""
@@ -87,7 +88,7 @@ class Setting:
                 criterion.sum(prediction, target)
             except Exception as error:  # perhaps since it is a function of something else
                 return self._closure(criterion, error)
-        return criterion.settled(prediction, target) if several else criterion
+        return criterion.settled(self._predictions()) if several else criterion
 
     def _closure(self, criterion: FunctionCriterion, error: Exception) -> Criterion:
         """Take a function that cannot be called on predictions for one of (model, batch)."""
@@ -97,6 +98,12 @@ class Setting:
         except Exception:
             raise error from None
         return self._settle(closure)
+
+    def _predictions(self) -> Iterator[tuple[Any, Any]]:
+        """Go through the predictions and targets of the first batches."""
+        for inputs, target in islice(self.batches, TRIED):
+            with torch.no_grad():
+                yield tree_map(_detached, self.snapshot.run(predict, inputs)), target
 
     def _predicted(self, inputs: Any) -> Any:
         """Run the model; where PyTorch cannot, that is told of the data."""
@@ -194,12 +201,11 @@ class Setting:
 
     def _written_out(self, functional: bool) -> Callable[[Any], Term] | None:
         """Return what makes terms without automatic differentiation, if the model is plain."""
-        own = set(self.snapshot.own_names)
         if (
             not isinstance(self.criterion, PairCriterion)
             or not is_sample_pair(self.batches.first)
-            or not all(name in own for name in self.snapshot.parameters.names)
             or self._stack is None
+            or not set(self.snapshot.parameters.names) <= self._stack.names
         ):
             return None
         return partial(
@@ -208,5 +214,9 @@ class Setting:
             self.snapshot,
             self.criterion,
             functional=functional,
-            workspaces=Workspaces(),
+            common=CommonWorkspace(),
         )
+
+
+def _detached(part: Any) -> Any:
+    return part.detach() if isinstance(part, Tensor) else part

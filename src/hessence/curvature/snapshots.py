@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from hessence.curvature.batch_parts import tensors_in
 from hessence.curvature.exact_kernels import ExactKernels
@@ -57,6 +58,8 @@ class Snapshot:
             (module, module.training and not eval_mode) for module in self._model.modules()
         ]
         self._kernels = ExactKernels(self._model)
+        # Whether the model leaves its inputs as they are; until it has run, nobody knows.
+        self._spares_data: bool | None = None
 
     def doubled(self) -> Snapshot:
         """Return the same in double precision."""
@@ -105,12 +108,19 @@ class Snapshot:
         """Call function(model, *arguments) with the copies, or with other leaves, in place."""
         state = dict(self._state)
         if leaves is not None:
-            given = zip(self.parameters.names, leaves, strict=True)
-            state |= {name: leaf for name, leaf in given if name in state}
+            named = zip(self.parameters.names, leaves, strict=True)
+            state |= {name: leaf for name, leaf in named if name in state}
         versions = {name: self._state[name]._version for name in self._buffers}
+        given: tuple[Any, ...] = arguments
+        if not self._spares_data:
+            given = tree_map(_copied, arguments)
+        marks = _marks(given)
         try:
             with self._kernels.used(), self.mode(), self._swap.hold(state):
-                return function(self._model, *arguments)
+                result = function(self._model, *given)
+            if self._spares_data is None:
+                self._spares_data = _marks(given) == marks
+            return result
         except RuntimeError as error:
             self._require_same_precision(arguments, error)
             raise
@@ -163,6 +173,15 @@ def _wide(tensor: Tensor) -> Tensor:
     """Return a copy in double precision, or as it is if it does not hold real numbers."""
     kind = torch.float64 if tensor.is_floating_point() else tensor.dtype
     return tensor.detach().to(kind, copy=True)
+
+
+def _copied(part: Any) -> Any:
+    return part.clone() if isinstance(part, Tensor) else part
+
+
+def _marks(arguments: tuple[Any, ...]) -> list[tuple[int, bool]]:
+    """Return what changes when a tensor among the arguments is written to."""
+    return [(tensor._version, tensor.requires_grad) for tensor in tensors_in(list(arguments))]
 
 
 def unwrap(model: Any) -> nn.Module:

@@ -18,6 +18,7 @@ from hessence.krylov.lanczos import Search
 from hessence.krylov.operands import Operand, operand, plain
 from hessence.krylov.results import ConvergenceWarning, Eigenpairs
 from hessence.krylov.selection import Which, require_which
+from hessence.precision import full_precision
 
 SMALL = 64
 """Operators up to this order are solved densely."""
@@ -93,7 +94,8 @@ def eigenpairs(
     Warns
     -----
     ConvergenceWarning
-        If not every residual is small enough.
+        If not every residual is small enough. (A `tol` below what rounding allows is raised to
+        that, as the message then says.)
 
     Notes
     -----
@@ -127,7 +129,13 @@ def eigenpairs(
     subject = operand(H, v0)
     start = _start(v0, subject)
     request = _request(subject, start, k, which, tol, ncv, block, max_products, confidence)
-    source = generator(rng)
+    with full_precision():
+        return _solved(subject, start, request, generator(rng))
+
+
+def _solved(
+    subject: Operand, start: Array, request: Request, source: np.random.Generator
+) -> Eigenpairs:
     n, allowed = subject.size, request.max_products
     if n <= allowed and n <= max(SMALL, request.ncv + request.block):
         return _report(dense(subject, request), request, subject, "dense")
@@ -216,7 +224,7 @@ def _report(findings: Findings, request: Request, subject: Operand, method: str)
     rounding = (findings.rounding * findings.norm)[..., None]
     index = xp.asarray(order[..., None], device=api.device(subject.reference))
     index = xp.broadcast_to(index, findings.rows.shape)
-    message = _message(findings, request)
+    message = _message(findings, request, ATTAINABLE * epsilon(subject.reference))
     pairs = Eigenpairs(
         eigenvalues=like(sort(findings.values) * scale, subject.reference),
         vectors=xp.matrix_transpose(xp.take_along_axis(findings.rows, index, axis=-2)),
@@ -229,13 +237,20 @@ def _report(findings: Findings, request: Request, subject: Operand, method: str)
         confidence=findings.confidence,
     )
     if not pairs.converged:
-        warnings.warn(message, ConvergenceWarning, stacklevel=3)
+        warnings.warn(message, ConvergenceWarning, stacklevel=4)
     return pairs
 
 
-def _message(findings: Findings, request: Request) -> str:
+def _message(findings: Findings, request: Request, attainable: float) -> str:
     if findings.resolved.all():
-        return f"Converged: every residual is at most {request.tol:.1e} · ‖H‖."
+        limit = ", as small as rounding lets them be" if request.tol <= attainable else ""
+        said = f"Converged: residuals are at most {request.tol:.1e} · ‖H‖{limit}."
+        if findings.confidence is not None and findings.confidence < request.confidence:
+            said += (
+                " Copies of multiple eigenvalues may be missing, but for a confidence of "
+                f"{findings.confidence:.2f}: raise ncv or max_products."
+            )
+        return said
     open_ = ~findings.resolved
     norm = np.where(findings.norm > 0, findings.norm, 1.0)[..., None]
     worst = float((findings.residuals / norm)[open_].max())

@@ -7,6 +7,7 @@ import numpy as np
 
 from hessence.arrays import Array, like, to_numpy
 from hessence.krylov.projected import Numbers
+from hessence.operators import NotFiniteError
 
 PIECE = 2**14
 """How many numbers in single precision to add up before going on in double precision."""
@@ -46,17 +47,27 @@ def lengths(columns: Array) -> Numbers:
     One by one, and in single precision as sums over a contiguous axis: these are pairwise. For a
     million numbers PyTorch's norm is off by 1e-5 then, and NumPy's sum over any other axis by 4e-4.
     """
-    xp = api.array_namespace(columns)
-    single = columns.dtype == xp.float32
+    single = columns.dtype == api.array_namespace(columns).float32
     squares = np.empty((*columns.shape[:-2], int(columns.shape[-1])))
-    for j in range(columns.shape[-1]):
-        column = columns[..., j : j + 1]
-        if single:
-            squares[..., j] = to_numpy(xp.sum((column * column)[..., 0], axis=-1))
-        else:
-            squares[..., j] = to_numpy(column.mT @ column)[..., 0, 0]
+    with np.errstate(over="ignore"):
+        for j in range(columns.shape[-1]):
+            column = columns[..., j : j + 1]
+            square = _pairwise(column) if single else (column.mT @ column)[..., 0, 0]
+            squares[..., j] = to_numpy(square)
+    if not np.isfinite(squares).all():
+        raise NotFiniteError(
+            "H @ v is finite, but its square is not: scale H down, or use double precision."
+        )
     roots: Numbers = np.sqrt(squares)
     return roots
+
+
+def _pairwise(column: Array) -> Array:
+    """Return the sum of squares of a column (*batch, n, 1)."""
+    xp = api.array_namespace(column)
+    row = xp.empty(column.shape[:-1], dtype=column.dtype, device=api.device(column))
+    row[...] = column[..., 0]
+    return xp.sum(row * row, axis=-1)
 
 
 def _in_pieces(columns: Array) -> bool:

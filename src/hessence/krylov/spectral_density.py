@@ -18,6 +18,7 @@ from hessence.krylov.quadrature import anti_gauss, gauss, padded, residuals
 from hessence.krylov.scaling import ScaledProduct
 from hessence.krylov.smoothing import Rules
 from hessence.krylov.storage import vectors_within
+from hessence.precision import full_precision
 
 FINEST, COARSEST = 256, 16
 """The default width is the spectrum's extent divided by a power of two between these."""
@@ -138,7 +139,8 @@ def density(
     room = vectors_within(memory, subject.size, subject.reference)
     product = ScaledProduct(subject)
     drawn = Probes(source, int(probes), subject.size, subject.reference)
-    chains = _run(product, drawn, steps, max(1, room // (steps + WORKSPACE)))
+    with full_precision():
+        chains = _run(product, drawn, steps, max(1, room // (steps + WORKSPACE)))
     rules, ends, ends_error = _evaluate(chains, steps, subject, product.scale)
     norm = max(abs(end) for end in ends)
     if sigma is None:

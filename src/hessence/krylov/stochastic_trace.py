@@ -19,6 +19,7 @@ from hessence.krylov.sketch import BLOCK, Sketch, blocks, sketch
 from hessence.krylov.smoothing import student
 from hessence.krylov.storage import vectors_within
 from hessence.krylov.trace_result import Trace
+from hessence.precision import full_precision
 
 NORMAL = 1.959964
 """The quantile of the normal distribution that goes with ``student``."""
@@ -104,15 +105,17 @@ def trace(
     source = generator(rng)
     room = vectors_within(memory, n, subject.reference)
     product = ScaledProduct(subject)
-    if products >= n:
-        found, method = _dense(subject, product), "dense"
-    else:
-        parts = _split(int(products), 2 if method == "xtrace" else 3, room)
-        found = _mean([_estimate(subject, product, part, method, source) for part in parts])
+    with full_precision():
+        if products >= n:
+            found, method = _dense(subject, product), "dense"
+        else:
+            parts = _split(int(products), 2 if method == "xtrace" else 3, room)
+            found = _mean([_estimate(subject, product, part, method, source) for part in parts])
     allowance = ROUNDING * epsilon(subject.reference) * np.sqrt(n * found.squared_norm)
+    widening = student(found.freedom) / NORMAL if found.freedom else 0.0
     return Trace(
         value=found.value * product.scale,
-        error=float(found.error + allowance) * product.scale,
+        error=float(widening * found.error + allowance) * product.scale,
         products=product.products,
         method=method,
     )
@@ -120,10 +123,21 @@ def trace(
 
 @dataclass(frozen=True)
 class _Found:
-    """A trace, its statistical error, and an estimate of the sum of all squared entries."""
+    """A trace and what is known of it.
+
+    Attributes
+    ----------
+    value, error : float
+        The estimate, and the root of an estimate of its variance.
+    freedom : int
+        The degrees of freedom of the latter, 0 if there is no error.
+    squared_norm : float
+        An estimate of the sum of all squared entries.
+    """
 
     value: float
     error: float
+    freedom: int
     squared_norm: float
 
 
@@ -135,7 +149,7 @@ def _dense(subject: Operand, product: ScaledProduct) -> _Found:
         image = product(like(np.eye(n, part.stop - part.start, -part.start), subject.reference))
         total += float(np.trace(to_numpy(image[part, :]).astype(np.float64)))
         squares += float((lengths(image) ** 2).sum())
-    return _Found(total, 0.0, squares)
+    return _Found(total, 0.0, 0, squares)
 
 
 def _split(products: int, shares: int, room: int) -> list[int]:
@@ -149,6 +163,7 @@ def _mean(parts: list[_Found]) -> _Found:
     return _Found(
         float(np.mean([part.value for part in parts])),
         float(np.linalg.norm([part.error for part in parts])) / len(parts),
+        sum(part.freedom for part in parts),
         float(np.mean([part.squared_norm for part in parts])),
     )
 
@@ -163,12 +178,12 @@ def _estimate(
         estimates, covariance = xtrace(known, n)
         count = len(estimates)
         error = np.sqrt(estimates.var(ddof=1) / count + covariance)
-        error *= student(count - 1) / NORMAL
-        return _Found(float(estimates.mean()), float(error), known.squared_norm)
+        return _Found(float(estimates.mean()), float(error), count - 1, known.squared_norm)
     probes = Probes(rng, products - products // 3, n, reference)
     known = sketch(product, probes, 0, products // 3)
     value, error = _hutchpp(known, product, probes, products // 3)
-    return _Found(value, error, known.squared_norm)
+    freedom = len(probes) - products // 3 - 1
+    return _Found(value, error, freedom, known.squared_norm)
 
 
 def _hutchpp(
@@ -197,8 +212,5 @@ def _hutchpp(
             squares.append(float(lengths(image - form * vector)[0]) ** 2)
     mean, count = float(np.mean(forms)), len(forms)
     variance = (float(np.mean(squares)) + float(np.var(forms))) * 2 / (d + 2)
-    error = max(
-        student(count) * np.sqrt(variance / count),
-        student(count - 1) * float(np.std(forms, ddof=1)) / np.sqrt(count),
-    )
-    return float(np.trace(known.inside)) + d * mean, float(d * error / NORMAL)
+    error = max(np.sqrt(variance), float(np.std(forms, ddof=1))) / np.sqrt(count)
+    return float(np.trace(known.inside)) + d * mean, float(d * error)

@@ -29,7 +29,7 @@ def linear_runs(model: nn.Module, inputs: Tensor) -> list[list[Layer]]:
     state = {name: tensor.detach().clone() for name, tensor in _tensors(model).items()}
     watch = _Watch({id(state[f"{layer.name}.weight"]): layer for layer in layers})
     with torch.no_grad(), StateSwap(model).hold(state), watch:
-        model(inputs)
+        model(inputs.clone())
     return watch.runs()
 
 

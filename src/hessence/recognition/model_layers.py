@@ -52,9 +52,10 @@ def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether anything of the user's runs when the module does."""
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, name, None) for name in names)
+    """Whether anything of the user's runs when the module does, or when any module does."""
+    names = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+    own = any(getattr(module, f"_{name}", None) for name in names)
+    return own or any(getattr(nn.modules.module, f"_global_{name}", None) for name in names)
 
 
 def require_ordinary(model: Any, x: Any) -> None:

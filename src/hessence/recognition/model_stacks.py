@@ -101,7 +101,7 @@ class Stack:
     def factor(self) -> float | None:
         """The factor c if the loss is c · ½ E‖f − y‖², the average over the rows of x."""
         with torch.no_grad():
-            prediction = self.x
+            prediction = self.x.clone()  # a layer may work in place
             for layer in self.layers:
                 prediction = layer.module(prediction)
             self.criterion.mean(prediction, self.y)

@@ -197,7 +197,7 @@ def model_loss(stack: Stack, parameters: dict[str, Tensor]) -> Tensor:
     # The fused kernels of attention have no second derivative.
     with sdpa_kernel(SDPBackend.MATH):
         with StateSwap(stack.model).hold({**parameters, **buffers}):
-            prediction = stack.model(stack.inputs)
+            prediction = stack.model(stack.inputs.clone())
         value: Tensor = stack.criterion.mean(prediction, stack.y)
     if value.ndim:
         raise ValueError(f"it has shape {tuple(value.shape)} and is not a single number.")
