@@ -120,7 +120,7 @@ def test_the_loss_may_be_left_out(script, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("nowhere.py:build", "there is no file nowhere.py"),
+        ("nowhere.py:build", "there is no file 'nowhere.py'"),
         ("build", "the target must read SCRIPT.py:FUNCTION"),
         ("{script}:", "the target must read SCRIPT.py:FUNCTION"),
         ("{script}:biuld", "has no function biuld; near it: build"),

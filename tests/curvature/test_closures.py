@@ -190,6 +190,19 @@ def test_forward_derivatives_in_a_closure():
     assert_same(hs.hessian(model, (x, x), closure).dense(), expected)
 
 
+def test_a_closure_that_returns_an_array_is_told_so():
+    data = numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+    with pytest.raises(TypeError, match=r"loss must return one number, or one for .*\(13, 3\)"):
+        hs.hessian(mlp(), data, lambda model, batch: model(batch[0])).dense()
+
+    def each(model, batch):
+        return (model(batch[0]) - batch[1]).square().sum(dim=1)
+
+    model = mlp()
+    expected = hs.hessian(model, data, lambda model, batch: each(model, batch).mean()).dense()
+    assert_same(hs.hessian(model, data, each).dense(), expected)
+
+
 def test_a_closure_that_returns_more_than_the_loss_is_told_so():
     def loss(model, batch):
         prediction = model(batch[0])

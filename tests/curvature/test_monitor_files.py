@@ -99,6 +99,21 @@ def test_going_back_to_an_earlier_step_replaces_what_came_after(tmp_path):
         second.measure(20)
 
 
+def test_a_run_from_the_start_leaves_the_old_history_beside_the_new_one(tmp_path):
+    model, data, loss = small()
+    path = tmp_path / "run.json"
+    first = Monitor(model, data, loss, path=path)
+    for step in range(4):
+        first.measure(step)
+    before = path.read_bytes()
+    second = Monitor(model, data, loss, path=path)
+    assert not (tmp_path / "run.json.bak").exists()
+    second.measure(0)
+    second.measure(1)
+    assert (tmp_path / "run.json.bak").read_bytes() == before
+    np.testing.assert_array_equal(History.load(path).steps, [0, 1])
+
+
 def test_files_of_another_model_or_k_are_refused(tmp_path):
     model, data, loss = small()
     path = tmp_path / "run.json"

@@ -94,7 +94,7 @@ def load_function(target: str) -> Callable[[], Any]:
         raise CommandError(f"the target must read SCRIPT.py:FUNCTION, got {target!r}.")
     path = Path(file)
     if not path.is_file():
-        raise CommandError(f"there is no file {file}.")
+        raise CommandError(f"there is no file {file!r}.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise CommandError(f"{file} is not a Python file.")
@@ -108,13 +108,16 @@ def load_function(target: str) -> Callable[[], Any]:
         raise CommandError(
             f"{file} cannot be run: {type(error).__name__}{_place(error)}: {error}"
         ) from error
-    found: Callable[[], Any] | None = getattr(module, name, None)
-    if not callable(found):
+    found = getattr(module, name, None)
+    if found is not None and not callable(found):
+        raise CommandError(f"{name} in {file} is not a function, but a {type(found).__name__}.")
+    if found is None:
         names = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
         close = difflib.get_close_matches(name, names, n=3, cutoff=0.0)
         hint = f"; near it: {', '.join(close)}" if close else ""
         raise CommandError(f"{file} has no function {name}{hint}.")
-    return found
+    build: Callable[[], Any] = found
+    return build
 
 
 def _built(build: Callable[[], Any], target: str) -> tuple[Any, Any, Any]:

@@ -154,7 +154,8 @@ def _message(
     if not deterministic:
         return (
             "the loss changes from one evaluation to the next, so something random is in the model "
-            "or the loss: call model.eval() or pass eval_mode=True."
+            "or the loss: call model.eval() or pass eval_mode=True; if that does not help, "
+            "something does not look at the mode, such as F.dropout without training=self.training."
         )
     if not symmetry <= SYMMETRY[dtype]:
         why = "a layer's second derivative is wrong, or detached somewhere"

@@ -253,7 +253,10 @@ def _require_same_shape(prediction: Any, target: Tensor) -> None:
     _require_tensor(prediction)
     if tuple(prediction.shape) != tuple(target.shape):
         wanted, got = _shapes(prediction, target)
-        raise ValueError(f"data: the target must have the prediction's shape {wanted}, got {got}.")
+        hint = "" if target.is_floating_point() else "; class numbers need a loss for them"
+        raise ValueError(
+            f"data: the target must have the prediction's shape {wanted}, got {got}{hint}."
+        )
 
 
 def _require_classes(prediction: Tensor, target: Tensor, ignored: int) -> None:
@@ -261,7 +264,7 @@ def _require_classes(prediction: Tensor, target: Tensor, ignored: int) -> None:
     if list(target.shape) != samples:
         raise ValueError(
             f"data: the target must have shape {tuple(samples)} for class numbers, "
-            f"got {tuple(target.shape)}."
+            f"got {tuple(target.shape)}; classes are dimension 1 of the prediction."
         )
     wrong = target[(target != ignored) & ((target < 0) | (target >= classes))]
     if wrong.numel():

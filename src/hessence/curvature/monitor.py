@@ -73,7 +73,8 @@ class Monitor:
 
     *Restarts.* A new monitor with the same `path` goes on with the history. If the training script
     starts again from an earlier checkpoint, the first step it measures replaces the record of that
-    step, and those after it are dropped. Within one monitor steps must increase.
+    step, and those after it are dropped; if that leaves none, the old history is kept in a file
+    ``.bak``. Within one monitor steps must increase.
 
     *Data-parallel runs.* Every process that ``torch.distributed`` has joined makes its own monitor
     with its share of the data and calls ``measure``; all get the same record, and the first one
@@ -172,6 +173,8 @@ class Monitor:
         earlier = self._history.up_to(int(step))
         with torch.inference_mode(mode=False), full_precision():
             record = self._measured(int(step), rate, len(earlier))
+        if self._files is not None and len(self._history) and not len(earlier):
+            self._files.set_aside()
         self._last, self._history = int(step), earlier.with_record(record)
         if self._files is not None:
             states = {name: tracker.state() for name, tracker in self._trackers.items()}

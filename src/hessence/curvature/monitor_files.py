@@ -50,6 +50,10 @@ class MonitorFiles:
         """Write both files, each of them whole or not at all."""
         _from_first_rank(lambda: self._save(history, states))
 
+    def set_aside(self) -> None:
+        """Keep the history of an earlier run beside the new one, under ``.bak``."""
+        _from_first_rank(lambda: os.replace(self._path, f"{self._path}.bak"))
+
     def _load(self, empty: History) -> tuple[History, States]:
         if not self._path.exists():
             return empty, {}

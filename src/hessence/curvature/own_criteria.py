@@ -215,6 +215,11 @@ class ClosureCriterion(Criterion):
                 f"the weight, got {type(value).__name__}."
             )
         value = _require_loss(value)
+        if value.numel() > 1 and value.shape != (first_length(batch),):
+            raise TypeError(
+                "loss must return one number, or one for each sample, got a tensor of shape "
+                f"{tuple(value.shape)}."
+            )
         # The mean over nothing is not a number, and must not become a part of the sum.
         total = value.mean() * weight if weight else value.new_zeros(())
         return total, weight
