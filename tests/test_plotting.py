@@ -41,6 +41,16 @@ def test_spectrum_shows_every_eigenvalue(ax, data):
     assert words == {space.label.replace("/", ", ") for space in spectrum.spaces}
 
 
+def test_many_labels_are_told_by_their_heads(ax):
+    rng = np.random.default_rng(2)
+    net = hs.TwoLayerLinear(rng.normal(size=(40, 12)), rng.normal(size=(12, 40)))
+    spectrum = net.hessian(*rng.normal(size=(2, 50, 12))).spectrum()
+    assert len({space.label for space in spectrum.spaces}) > 8
+    draw_spectrum(spectrum, ax)
+    words = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert sorted(words) == sorted({space.label.partition("/")[0] for space in spectrum.spaces})
+
+
 def test_spectrum_of_a_wide_network_costs_few_points(ax, data):
     rng = np.random.default_rng(1)
     spectrum = hs.ScalarLinear(*rng.normal(size=(2, 10**6))).hessian(*data).spectrum()

@@ -24,24 +24,31 @@ GGN = "the same of Gauss–Newton"
 FAR = 4.0
 """A threshold above so many times all eigenvalues would flatten them in the picture."""
 
+MOST_LABELS = 8
+"""More labels than this would fill a picture with their names."""
+
 
 def draw_spectrum(spectrum: Spectrum, ax: Any = None) -> Any:
     """Draw all eigenvalues in descending order, one run of equal values for each eigenspace.
 
     The colour tells the tail of the label (the cell, the input, …), the marker its head (outlier or
-    bulk). The cost depends on the number of eigenspaces, not of eigenvalues.
+    bulk); where there are many labels, the colour tells the head too. The cost depends on the
+    number of eigenspaces, not of eigenvalues.
     """
     if to_numpy(spectrum.values).ndim > 1:
         raise ValueError("a picture shows one network; pick one of the batch first.")
     ax = _axes(ax)
-    tails = sorted({space.label.partition("/")[2] for space in spectrum.spaces})
-    colour = {tail: COLOURS[i % len(COLOURS)] for i, tail in enumerate(tails)}
+    many = len({space.label for space in spectrum.spaces}) > MOST_LABELS
+    parts = {space.label: space.label.partition("/") for space in spectrum.spaces}
+    kinds = sorted({head if many else tail for head, _, tail in parts.values()})
+    colour = {kind: COLOURS[i % len(COLOURS)] for i, kind in enumerate(kinds)}
     seen: set[str] = set()
     start = 0
     for space in spectrum.spaces:
-        head, _, tail = space.label.partition("/")
+        head, _, tail = parts[space.label]
+        name = head if many else space.label.replace("/", ", ")
         count, value = space.multiplicity, float(to_numpy(space.value))
-        shade = GREY if head == "flat" else colour[tail]
+        shade = GREY if head == "flat" else colour[head if many else tail]
         # Up to a hundred copies are shown one by one, more as a line.
         ranks = np.arange(start + 1, start + count + 1)
         if count > 100:
@@ -55,9 +62,9 @@ def draw_spectrum(spectrum: Spectrum, ax: Any = None) -> Any:
             marker=MARKERS.get(head, "o"),
             markersize=8 if head == "outlier" else 5,
             markerfacecolor=shade if head == "outlier" else "white",
-            label=space.label.replace("/", ", ") if space.label not in seen else None,
+            label=None if name in seen else name,
         )
-        seen.add(space.label)
+        seen.add(name)
         start += count
     ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
     ax.xaxis.get_major_locator().set_params(integer=True)
