@@ -111,16 +111,9 @@ class Snapshot:
             named = zip(self.parameters.names, leaves, strict=True)
             state |= {name: leaf for name, leaf in named if name in state}
         versions = {name: self._state[name]._version for name in self._buffers}
-        given: tuple[Any, ...] = arguments
-        if not self._spares_data:
-            given = tree_map(_copied, arguments)
-        marks = _marks(given)
         try:
             with self._kernels.used(), self.mode(), self._swap.hold(state):
-                result = function(self._model, *given)
-            if self._spares_data is None:
-                self._spares_data = _marks(given) == marks
-            return result
+                return self._call(function, arguments)
         except RuntimeError as error:
             self._require_same_precision(arguments, error)
             raise
@@ -129,6 +122,17 @@ class Snapshot:
                 # A graph may hold the one that was written to.
                 if self._state[name]._version != version:
                     self._state[name] = self._buffers[name].clone()
+
+    def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Call it on copies of the data, unless it is known to leave them as they are."""
+        if self._spares_data:
+            return function(self._model, *arguments)
+        copies = tree_map(_copied, arguments)
+        marks = _marks(copies)
+        result = function(self._model, *copies)
+        if self._spares_data is None:
+            self._spares_data = _marks(copies) == marks
+        return result
 
     def _require_same_precision(self, arguments: tuple[Any, ...], error: Exception) -> None:
         """Tell of the most likely reason for an error: data in another precision."""
