@@ -189,6 +189,7 @@ def test_targets_that_would_broadcast(loss, operator):
     (torch.tensor([0, 1, 2, 3]), "must hold class numbers from 0 to 2, got 3"),
     (torch.tensor([0, 1, -1, 2]), "must hold class numbers from 0 to 2, got -1"),
     (torch.tensor([[0], [1], [2], [0]]), r"must have shape \(4,\) for class numbers, got \(4, 1\)"),
+    (torch.ones(4), r"must hold class numbers as integers.*, got float32 of shape \(4,\)"),
 ])  # fmt: skip
 @pytest.mark.parametrize("loss", ["cross-entropy", nn.CrossEntropyLoss(), nn.NLLLoss()], ids=str)
 def test_class_numbers(loss, target, message):

@@ -123,8 +123,8 @@ class TorchCriterion(PairCriterion):
         _require_tensor(prediction)
         if isinstance(self._loss, ELEMENTWISE):
             _require_same_shape(prediction, target)
-        if isinstance(self._loss, CLASSWISE) and not target.is_floating_point():
-            _require_classes(prediction, target, self._loss.ignore_index)
+        if isinstance(self._loss, CLASSWISE):
+            _require_classes(prediction, target, self._loss)
 
     def half_mse_factor(self, prediction: Tensor, target: Tensor) -> float | None:
         """Return 2/d for a mean over n samples of d elements each, 2n for a sum."""
@@ -259,14 +259,23 @@ def _require_same_shape(prediction: Any, target: Tensor) -> None:
         )
 
 
-def _require_classes(prediction: Tensor, target: Tensor, ignored: int) -> None:
+def _require_classes(prediction: Tensor, target: Tensor, loss: Any) -> None:
+    if target.is_floating_point():
+        shares = isinstance(loss, nn.CrossEntropyLoss)
+        if not shares or target.shape != prediction.shape:
+            also = ", or probabilities of the prediction's shape" if shares else ""
+            raise ValueError(
+                f"data: the target must hold class numbers as integers{also}, got "
+                f"{str(target.dtype).removeprefix('torch.')} of shape {tuple(target.shape)}."
+            )
+        return
     *samples, classes = prediction.movedim(1 if prediction.ndim > 1 else 0, -1).shape
     if list(target.shape) != samples:
         raise ValueError(
             f"data: the target must have shape {tuple(samples)} for class numbers, "
             f"got {tuple(target.shape)}; classes are dimension 1 of the prediction."
         )
-    wrong = target[(target != ignored) & ((target < 0) | (target >= classes))]
+    wrong = target[(target != loss.ignore_index) & ((target < 0) | (target >= classes))]
     if wrong.numel():
         raise ValueError(
             f"data: the target must hold class numbers from 0 to {classes - 1}, "
