@@ -25,6 +25,9 @@ NOT_A_REDUCTION = (
 FEW = 8
 """How many samples of a batch are joined with some of the next one."""
 
+LARGE = 2**24
+"""Tensors of more numbers than this are not copied to double precision."""
+
 
 class FunctionCriterion(PairCriterion):
     """A function of (prediction, target): a mean over samples, or a sum where told so.
@@ -247,7 +250,13 @@ def _is_cut(prediction: Any, target: Any) -> bool:
 
 def _wide(batch: Any) -> Any:
     """Return real tensors in double precision, in which a small difference shows."""
-    return tree_map(lambda leaf: leaf.detach().double() if _is_real(leaf) else leaf, batch)
+
+    def wide(leaf: Any) -> Any:
+        if not _is_real(leaf):
+            return leaf
+        return leaf.detach() if leaf.numel() > LARGE else leaf.detach().double()
+
+    return tree_map(wide, batch)
 
 
 def _narrow(batch: Any) -> Any:
