@@ -129,7 +129,7 @@ def draw_history(history: History, ax: Any = None) -> Any:
     # The Gauss–Newton matrix's lines are thinner than the Hessian's, which they often cover.
     for values, colour, style, name in (
         (history.eigenvalues, COLOURS[0], {"linewidth": 2.4}, "sharpness"),
-        (history.ggn_eigenvalues, COLOURS[1], {"linewidth": 1.2, "linestyle": "--"}, GGN),
+        (history.ggn_eigenvalues, COLOURS[3], {"linewidth": 1.2, "linestyle": "--"}, GGN),
     ):
         for i in range(history.k if np.isfinite(values).any() else 0):
             label = name if i == 0 else following if i == 1 and name != GGN else None
