@@ -138,7 +138,96 @@ def test_closures_that_know_the_number_of_samples():
     parts = [{"x": x[i], "y": y[i], "samples": len(x[i])} for i in rows]
     whole = {"x": x, "y": y, "samples": 12}
     expected = dense_hessian(lambda: closure(model, whole), model.parameters())
-    assert_same(hs.hessian(model, parts, closure).dense(), expected)
+    with pytest.warns(UserWarning, match="cannot be found out on these batches, .* for a mean"):
+        H = hs.hessian(model, parts, closure)
+    assert_same(H.dense(), expected)
+
+
+def test_means_over_words_of_batches_of_other_lengths_are_warned_of():
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 3)).double()
+    data = [(torch.randint(10, (4, length)), torch.randint(3, (4, length))) for length in (2, 5)]
+
+    def function(prediction, target):
+        return F.cross_entropy(prediction.flatten(0, 1), target.flatten())
+
+    def closure(model, batch):
+        return function(model(batch[0]), batch[1])
+
+    for loss in (function, closure):
+        with pytest.warns(UserWarning, match="cannot be found out on these batches"):
+            hs.hessian(model, data, loss)
+    hs.hessian(model, data, lambda model, batch: (closure(model, batch), batch[1].numel()))
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["a head of zeros", "a late batch"])
+@pytest.mark.parametrize("kind", ["function", "closure"])
+def test_weighted_means_are_refused_wherever_they_show(kind, late):
+    """Also where all samples have the same loss, and far behind."""
+    model, x, y = nn.Linear(3, 4).double(), numbers(80, 3), torch.randint(4, (80,))
+    weight = torch.tensor([1.0, 2.0, 3.0, 4.0]).double()
+    if late:
+        y[75], weight = -100, None
+    else:
+        nn.init.zeros_(model.weight)
+        nn.init.zeros_(model.bias)
+
+    def function(prediction, target):
+        return F.cross_entropy(prediction, target, weight=weight)
+
+    def closure(model, batch):
+        return function(model(batch[0]), batch[1])
+
+    data = list(zip(x.split(2), y.split(2), strict=True))
+    with pytest.raises(ValueError, match="loss must be a mean or a sum over samples"):
+        hs.hessian(model, data, function if kind == "function" else closure)
+
+
+def test_sums_in_any_shape():
+    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+
+    def total(prediction, target):
+        return (prediction - target).square().sum()
+
+    expected = dense_hessian(lambda: total(model(x), y), model.parameters())
+    named = [{"x": a, "y": b, "name": ["q"] * len(a)} for a, b in batches(x, y)]
+    for data, loss in (
+        (batches(x, y), lambda prediction, target: total(prediction, target).reshape(1)),
+        (batches(x, y), lambda model, batch: total(model(batch[0]), batch[1]).reshape(1)),
+        (named, lambda model, batch: total(model(batch["x"]), batch["y"])),
+    ):
+        assert_same(hs.hessian(model, data, loss).dense(), expected)
+
+
+def test_losses_that_write_to_their_target():
+    model, x = mlp(), numbers(SAMPLES, 2)
+    y = torch.randint(3, (SAMPLES,))
+    y[::4] = 255
+    kept, cleaned = y.clone(), torch.where(y == 255, 0, y)
+
+    def function(prediction, target):
+        target[target == 255] = 0
+        return F.cross_entropy(prediction, target)
+
+    expected = hs.hessian(model, (x, cleaned), nn.CrossEntropyLoss()).dense()
+    for data in ((x, y), batches(x, y)):
+        assert_same(hs.hessian(model, data, function).dense(), expected)
+        hs.spectrum(model, data, function, k=2)
+        assert torch.equal(y, kept)
+
+
+def test_losses_of_a_small_domain():
+    """What the loss cannot be called on is not asked of it."""
+    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+
+    def unit(prediction, target):
+        assert ((prediction.norm(dim=1) - 1).abs() < 1e-9).all()
+        return -(prediction * target).sum(dim=1).mean()
+
+    class Unit(nn.Module):
+        def forward(self, z):
+            return F.normalize(z)
+
+    assert hs.hessian(nn.Sequential(model, Unit()), batches(x, y), unit).check().passed
 
 
 def test_closures_by_any_name_of_their_arguments():

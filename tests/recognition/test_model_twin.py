@@ -10,6 +10,7 @@ from torch import nn
 
 from hessence.curvature.criteria import as_criterion
 from hessence.recognise import NotRecognised, recognise
+from hessence.recognition.linear_runs import linear_runs
 from tests.recognition.model_oracle import assert_recognised, assert_untouched, state_of
 
 torch_double = {"dtype": torch.float64}
@@ -258,8 +259,7 @@ REFUSALS = {
         NO_PAIR,
     ),
     "a weight": (
-        lambda: Custom(lambda m, x: m.net(x) + m.net[0].weight.sum() ** 2),
-        "layers 'net.0', 'net.1' are used in another way than one after the other",
+        lambda: Custom(lambda m, x: m.net(x) + m.net[0].weight.sum() ** 2), NO_PAIR
     ),
     "another order": (
         lambda: Custom(lambda m, x: m.net[1](torch.tanh(m.net[0](x)))), NO_PAIR
@@ -305,3 +305,21 @@ def test_refusal(name):
     with pytest.raises(NotRecognised, match=sentence):
         recognise(model, x, y, as_criterion(nn.MSELoss(), (x, y)))
     assert_untouched(model, state)
+
+
+def test_weights_that_the_model_writes_to():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(5, 3, max_norm=0.7, **torch_double), linear(3, 20),
+                          linear(20, 2), nn.Tanh())  # fmt: skip
+    state = state_of(model)
+    x, y = torch.randint(5, (40,)), torch.randn(40, 2, **torch_double)
+    recognise(model, x, y, as_criterion(nn.MSELoss(), (x, y)))
+    assert_untouched(model, state)
+
+
+def test_a_model_is_watched_with_few_samples():
+    seen = []
+    model = Custom(lambda m, x: (seen.append(len(x)), torch.tanh(m.net[1](m.net[0](x))))[1])
+    (run,) = linear_runs(model, torch.randn(1000, 2, **torch_double))
+    assert [layer.name for layer in run] == ["net.0", "net.1"]
+    assert seen == [4]

@@ -76,7 +76,7 @@ def hessian(
         returns a mean or a sum over samples; or a closure ``loss(model, batch)``, told by the name
         of its first parameter (model, module, net or network), by batches that are not pairs, or
         because it cannot be called on a prediction. A closure returns a mean or a sum over samples
-        (which of them, the halves of the first of several batches tell), or a pair (mean, weight).
+        (which of them, parts of the batches tell, if there are several), or a pair (mean, weight).
     params : optional
         Patterns of names, such as ``"blocks.*.attn.*"``, or tensors; by default all parameters
         that require gradients.

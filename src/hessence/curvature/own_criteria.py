@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from hessence.curvature import ranks
 from hessence.curvature.batch_parts import first_length, tensors_in
 from hessence.curvature.criterion import Criterion, PairCriterion
+from hessence.curvature.parameters import wave
 
 NOT_A_REDUCTION = (
     "loss must be a mean or a sum over samples for data in several batches, but its value on some "
@@ -20,6 +23,12 @@ NOT_A_REDUCTION = (
     "mean over targets that are not ignored, or over words; give all data as one batch, a torch.nn "
     "loss, or a closure loss(model, batch) that returns a pair (mean, weight), the weight being "
     "how many the mean is over."
+)
+
+UNTOLD = (
+    "whether the loss is a mean or a sum over samples cannot be found out on these batches, and it "
+    "is taken for a mean; to be sure, return a pair (mean, weight) from a closure "
+    "loss(model, batch)."
 )
 
 FEW = 8
@@ -40,8 +49,6 @@ class FunctionCriterion(PairCriterion):
         The function.
     averaged : bool
         Whether it is a mean.
-    several : bool
-        Whether there are several batches, on each of which it must then be what it is said to be.
     """
 
     def __init__(
@@ -49,19 +56,17 @@ class FunctionCriterion(PairCriterion):
         function: Callable[[Any, Any], Tensor],
         *,
         averaged: bool = True,
-        several: bool = False,
     ) -> None:
         self.function = function
         self.averaged = averaged
-        self._several = several
 
     def sum(self, prediction: Any, target: Any) -> Tensor:
         """Return the mean times the count, or the sum."""
-        value = _require_loss(self.function(prediction, target))
-        if value.ndim:
+        # On a copy, since the function may write to it.
+        value = _require_loss(self.function(prediction, tree_map(_copied, target)))
+        if value.numel() > 1:
             return value.mean() * _samples(prediction, target)
-        if self._several and self.averaged not in self._reductions(prediction, target):
-            raise ValueError(NOT_A_REDUCTION)
+        value = value.reshape(())
         return value * _samples(prediction, target) if self.averaged else value
 
     def count(self, prediction: Any, target: Any) -> float:
@@ -69,7 +74,7 @@ class FunctionCriterion(PairCriterion):
         return float(_samples(prediction, target))
 
     def settled(self, pairs: Iterable[tuple[Any, Any]]) -> FunctionCriterion:
-        """Find out from some batches whether the function is a mean over samples or a sum.
+        """Find out from the batches whether the function is a mean over samples or a sum.
 
         Each is cut in two; and some samples of each are joined with some of the batch before, which
         may have another number of what the mean is over, such as words. With all data in one batch
@@ -80,48 +85,31 @@ class FunctionCriterion(PairCriterion):
         pairs : iterable of (prediction, target)
             Of the batches.
         """
-        found, elsewhere = {True, False}, {True, False}
+        trial = _Trial()
         before = None
         for prediction, target in pairs:
-            here = _wide(prediction), _wide(target)
-            if not _is_cut(*here):
+            batch = _wide((prediction, target))
+            if not _is_cut(*batch):
                 continue
-            # At zero loss the two are the same: look elsewhere, but among probabilities.
-            there = tree_map(_elsewhere, here[0]), here[1]
-            found &= self._reductions(*here)
-            elsewhere &= self._reductions(*there)
-            few = _rows(here, slice(FEW))
-            if before is not None and _alike(before, few):
-                found &= self._parts(before, few)
+            samples, few = _samples(*batch), _rows(batch, slice(FEW))
+            half = max(1, samples // 2)
+            first = _rows(batch, slice(half))
+            rest = _rows(batch, slice(half, None)) if samples > 1 else first
+            # Elsewhere too: where all samples have one loss, any mean is a mean over samples.
+            for move in (lambda part: part, _elsewhere):
+                trial.add(self._value, *(tree_map(move, part) for part in (first, rest)))
+                if before is not None:
+                    trial.add(self._value, *(tree_map(move, part) for part in (before, few)))
             before = few
-        found = _agreed(found & elsewhere if len(found) == 2 else found)
-        if not found:
-            raise ValueError(NOT_A_REDUCTION)
-        return FunctionCriterion(self.function, averaged=True in found, several=True)
+        return FunctionCriterion(self.function, averaged=trial.averaged())
 
-    def _reductions(self, prediction: Any, target: Any) -> set[bool]:
-        """Return what it can be, a mean (True) or a sum, by its values on parts of a batch."""
-        batch = _wide(prediction), _wide(target)
-        if not _is_cut(*batch):
-            return {True, False}
-        samples = _samples(*batch)
-        half = max(1, samples // 2)
-        rest = _rows(batch, slice(half, None)) if samples > 1 else batch
-        return self._parts(_rows(batch, slice(half)), rest)
-
-    def _parts(self, first: Any, second: Any) -> set[bool]:
-        """Return what it can be by its values on two parts and on both."""
-        both = _joined(first, second)
-        whole, one, two = (self._value(*part) for part in (both, first, second))
-        return reductions(whole, one, two, _samples(*first) / _samples(*both))
-
-    def _value(self, prediction: Any, target: Any) -> Tensor:
+    def _value(self, batch: tuple[Any, Any]) -> Tensor:
         """Return the value in double precision, if the function can be called on that."""
         with torch.no_grad():
             try:
-                value = self.function(prediction, target)
-            except RuntimeError:
-                value = self.function(_narrow(prediction), _narrow(target))
+                value = self.function(*tree_map(_copied, batch))
+            except Exception:  # of whatever kind, from what is made for single precision
+                value = self.function(*_narrow(batch))
             return _require_loss(value).mean()
 
 
@@ -166,49 +154,34 @@ class ClosureCriterion(Criterion):
         batches : callable
             Goes through the batches.
         """
-        found = {True, False}
+        trial = _Trial()
         for run in runs:
-            if len(found) == 2:
-                found = self._tried(run, batches())
-        found = _agreed(found)
-        if not found:
-            raise ValueError(NOT_A_REDUCTION)
-        return ClosureCriterion(self._function, averaged=True in found, decided=True)
+            self._try(trial, partial(run, self._function), batches())
+            if trial.decided:
+                break
+        return ClosureCriterion(self._function, averaged=trial.averaged(), decided=True)
 
-    def _tried(self, run: Callable[..., Any], batches: Iterable[Any]) -> set[bool]:
-        """Return what it can be, a mean (True) or a sum, by its values on parts of batches."""
-        found, before = {True, False}, None
+    def _try(self, trial: _Trial, value: Callable[[Any], Any], batches: Iterable[Any]) -> None:
+        """Compare values on parts of batches, as far as these can be cut."""
+        before = None
         for batch in batches:
             samples = first_length(batch)
             leaves = tree_leaves(batch)
-            only_tensors = all(leaf is None or isinstance(leaf, Tensor) for leaf in leaves)
-            if not only_tensors or {t.shape[:1] for t in tensors_in(batch)} != {(samples,)}:
+            can_cut = all(leaf is None or isinstance(leaf, (str, Tensor)) for leaf in leaves)
+            if not can_cut or {t.shape[:1] for t in tensors_in(batch)} != {(samples,)}:
                 continue
             cut = max(1, samples // 3)
             part = _rows(batch, slice(cut))
-            rest = _rows(batch, slice(cut, None)) if samples > 1 else part
-            found &= self._reductions(run, part, rest)
-            if before is not None and _alike(before, part):
-                found &= self._reductions(run, before, part)
+            trial.add(value, part, _rows(batch, slice(cut, None)) if samples > 1 else part)
+            if before is not None:
+                trial.add(value, before, part)
             before = part
-        return found
-
-    def _reductions(self, run: Callable[..., Any], first: Any, second: Any) -> set[bool]:
-        """Return what it can be, a mean (True) or a sum, by its values on two parts and on both."""
-        both = _joined(first, second)
-        try:
-            whole, one, two = (run(self._function, part) for part in (both, first, second))
-        except Exception:  # from a model that knows the number of samples
-            return {True, False}
-        if not all(isinstance(value, Tensor) and value.ndim == 0 for value in (whole, one, two)):
-            return {True, False}
-        return reductions(whole, one, two, first_length(first) / first_length(both))
 
     def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
         """Return the closure's value times the number of samples, or times its own weight."""
         value = self._function(model, batch)
         if not self.averaged:
-            return _require_loss(value), float(first_length(batch))
+            return _require_loss(value).reshape(()), float(first_length(batch))
         weight = float(first_length(batch)) if isinstance(value, Tensor) else None
         if isinstance(value, tuple) and len(value) == 2:
             value, weight = value[0], _number(value[1])
@@ -228,7 +201,53 @@ class ClosureCriterion(Criterion):
         return total, weight
 
 
-def reductions(whole: Tensor, first: Tensor, second: Tensor, share: float) -> set[bool]:
+class _Trial:
+    """Tries whether a loss is a mean over samples, or a sum, by its values on parts of batches."""
+
+    def __init__(self) -> None:
+        self._possible = {True, False}
+        self._tried = self._missed = self._told = False
+
+    @property
+    def decided(self) -> bool:
+        """Whether it cannot be both any more."""
+        return len(self._possible) < 2
+
+    def add(self, value: Callable[[Any], Any], first: Any, second: Any) -> None:
+        """Compare the value on two parts with that on both."""
+        try:
+            both = _joined(first, second)
+        except (RuntimeError, ValueError):  # of samples of other shapes
+            self._missed = True
+            return
+        try:
+            whole, one, two = (value(part) for part in (both, first, second))
+        except Exception:  # on what is too few samples for it, or out of its domain
+            return
+        self._tried = True
+        if not all(isinstance(v, Tensor) and v.numel() == 1 for v in (whole, one, two)):
+            # A pair (mean, weight), or one number for each sample: there is nothing to find out.
+            self._told = True
+            return
+        share = first_length(first) / first_length(both)
+        self._possible &= _reductions(whole, one, two, share)
+
+    def averaged(self) -> bool:
+        """Return whether it is a mean; refuse what is neither, and warn where nothing told."""
+        # All ranks together: they must not decide each for itself.
+        everyone = ranks.gather(self) if ranks.parallel() else [self]
+        possible = set.intersection(*(trial._possible for trial in everyone))
+        if not possible:
+            raise ValueError(NOT_A_REDUCTION)
+        tried = any(trial._tried for trial in everyone)
+        missed = any(trial._missed and not trial._told for trial in everyone)
+        # A mean over words looks like one over samples, but a sum like nothing else.
+        if True in possible and (missed or not tried):
+            warnings.warn(UNTOLD, stacklevel=6)
+        return True in possible
+
+
+def _reductions(whole: Tensor, first: Tensor, second: Tensor, share: float) -> set[bool]:
     """Return what a loss can be, a mean (True) or a sum, by its values on a batch and its parts."""
     a, b = float(first.detach()), float(second.detach())
     tolerance = 1e3 * torch.finfo(whole.dtype).eps * (abs(a) + abs(b))
@@ -268,22 +287,24 @@ def _is_real(leaf: Any) -> bool:
 
 
 def _rows(batch: Any, rows: slice) -> Any:
-    return tree_map(lambda leaf: leaf[rows] if isinstance(leaf, Tensor) else leaf, batch)
+    def cut(leaf: Any) -> Any:
+        return leaf[rows] if isinstance(leaf, (Tensor, list)) else leaf
 
-
-def _agreed(found: set[bool]) -> set[bool]:
-    """Return what all ranks have found possible: they must not decide each for itself."""
-    return set.intersection(*ranks.gather(found)) if ranks.parallel() else found
-
-
-def _alike(first: Any, second: Any) -> bool:
-    """Whether two batches of tensors can be joined."""
-    one, two = tensors_in(first), tensors_in(second)
-    return [t.shape[1:] for t in one] == [t.shape[1:] for t in two]
+    return tree_map(cut, batch, is_leaf=_is_texts)
 
 
 def _joined(first: Any, second: Any) -> Any:
-    return tree_map(lambda a, b: torch.cat([a, b]) if isinstance(a, Tensor) else a, first, second)
+    def join(a: Any, b: Any) -> Any:
+        if isinstance(a, Tensor):
+            return torch.cat([a, b])
+        return a + b if isinstance(a, list) else a
+
+    return tree_map(join, first, second, is_leaf=_is_texts)
+
+
+def _is_texts(part: Any) -> bool:
+    """Whether this is a text for each sample."""
+    return isinstance(part, list) and all(isinstance(text, str) for text in part)
 
 
 def _samples(prediction: Any, target: Any) -> int:
@@ -291,7 +312,14 @@ def _samples(prediction: Any, target: Any) -> int:
 
 
 def _elsewhere(leaf: Any) -> Any:
-    return 0.9 * leaf + 0.05 if _is_real(leaf) else leaf
+    """Move real numbers, each in its own way, and probabilities to others."""
+    if not _is_real(leaf):
+        return leaf
+    return 0.9 * leaf + 0.05 + 0.04 * wave(leaf)
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def _is_plain(leaf: Any) -> bool:

@@ -33,8 +33,15 @@ class Parameters:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def elsewhere(self) -> tuple[Tensor, ...]:
-        """Return leaves at a point nearby, where nothing is zero by chance."""
-        return tuple((1.01 * leaf.detach() + 0.005).requires_grad_() for leaf in self.leaves)
+        """Return leaves at a point nearby, where nothing is zero, or the same, by chance."""
+
+        def moved(leaf: Tensor) -> Tensor:
+            values = leaf.detach()
+            size = values.square().mean().sqrt()
+            step = 0.3 * torch.where(size > 0, size, 0.1) * wave(values)
+            return (values + step).requires_grad_()
+
+        return tuple(map(moved, self.leaves))
 
     @classmethod
     def select(cls, model: nn.Module, params: Any) -> Parameters:
@@ -112,6 +119,12 @@ class Parameters:
         """Make one vector (..., p) of tensors (..., *shape)."""
         lead = tensors[0].ndim - self.leaves[0].ndim
         return torch.cat([t.reshape((*t.shape[:lead], -1)) for t in tensors], dim=-1)
+
+
+def wave(like: Tensor) -> Tensor:
+    """Return numbers between −1 and 1, shaped like others, of which no two are the same."""
+    count = torch.arange(1, like.numel() + 1, device=like.device)
+    return count.to(like.dtype).sin().reshape(like.shape)
 
 
 def matching(names: Sequence[str], pattern: str) -> list[str]:

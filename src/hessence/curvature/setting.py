@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from itertools import islice
 from typing import Any, Literal, get_args
 
 import torch
@@ -31,9 +30,6 @@ from hessence.curvature.terms import Term
 from hessence.curvature.workspaces import CommonWorkspace
 
 Mode = Literal["auto", "vectors", "blocks"]
-
-TRIED = 16
-"""On how many batches a loss is tried for being a mean or a sum."""
 
 PROBE = 64
 """How many samples are tried for being on their own."""
@@ -76,9 +72,7 @@ class Setting:
         if isinstance(criterion, ClosureCriterion) and several and not criterion.decided:
             # The loss may be zero here, where a mean and a sum are the same.
             there = partial(self.snapshot.run, leaves=self.snapshot.parameters.elsewhere())
-            return criterion.settled(
-                (there, self.snapshot.run), lambda: islice(self.batches, TRIED)
-            )
+            return criterion.settled((there, self.snapshot.run), lambda: self.batches)
         if not isinstance(criterion, FunctionCriterion):
             return criterion
         inputs, target = self.batches.first
@@ -100,8 +94,8 @@ class Setting:
         return self._settle(closure)
 
     def _predictions(self) -> Iterator[tuple[Any, Any]]:
-        """Go through the predictions and targets of the first batches."""
-        for inputs, target in islice(self.batches, TRIED):
+        """Go through the predictions and targets of all batches."""
+        for inputs, target in self.batches:
             with torch.no_grad():
                 yield tree_map(_detached, self.snapshot.run(predict, inputs)), target
 

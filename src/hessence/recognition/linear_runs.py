@@ -8,7 +8,7 @@ the second takes what the first has made, as it is, and nothing else takes it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +20,27 @@ from torch.utils._pytree import tree_leaves
 from hessence.recognition.model_layers import Layer, is_plain
 from hessence.recognition.state_swap import StateSwap
 
+SAMPLES = 4
+"""How many samples the model is watched with."""
+
 
 def linear_runs(model: nn.Module, inputs: Tensor) -> list[list[Layer]]:
-    """Return the runs of two or more Linear layers, in the order in which they act."""
+    """Return the runs of two or more Linear layers, in the order in which they act.
+
+    A few of the inputs tell as much as all of them.
+    """
     layers = [Layer(name, m) for name, m in model.named_modules() if is_plain(m, nn.Linear)]
     if len(layers) < 2:
         return []
+    try:
+        return _watched(model, layers, inputs[:SAMPLES])
+    except Exception:  # from a model that knows the number of samples
+        return _watched(model, layers, inputs)
+
+
+def _watched(model: nn.Module, layers: Sequence[Layer], inputs: Tensor) -> list[list[Layer]]:
     state = {name: tensor.detach().clone() for name, tensor in _tensors(model).items()}
-    watch = _Watch({id(state[f"{layer.name}.weight"]): layer for layer in layers})
+    watch = _Watch(layers, state)
     with torch.no_grad(), StateSwap(model).hold(state), watch:
         model(inputs.clone())
     return watch.runs()
@@ -51,13 +64,22 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
 
     Parameters
     ----------
-    layers : dict
-        The layers by the identity of their weights.
+    layers : sequence of Layer
+        The layers.
+    state : dict
+        The tensors that the model runs with, by name.
     """
 
-    def __init__(self, layers: Mapping[int, Layer]) -> None:
+    def __init__(self, layers: Sequence[Layer], state: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self._layers = layers
+        self._layers = {id(state[f"{layer.name}.weight"]): layer for layer in layers}
+        self._parameters = {
+            id(state[name]): layer.name
+            for layer in layers
+            for name in (f"{layer.name}.weight", f"{layer.name}.bias")
+            if name in state
+        }
+        self._spoilt: set[str] = set()
         self._made: dict[int, _Made] = {}
         self._calls: Counter[str] = Counter()
         self._uses: Counter[str] = Counter()
@@ -69,13 +91,15 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
         taken = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         known = [self._made[id(tensor)] for tensor in taken if id(tensor) in self._made]
         result = func(*args, **(kwargs or {}))
-        for made in known:
-            # To ask for its shape is no use of a tensor, and to pass it on is none yet.
-            passed_on = result is made.tensor and result._version == made.version
-            if not passed_on and any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
+        # To ask for its shape is no use of a tensor, and to pass it on is none yet.
+        used = any(isinstance(leaf, Tensor) for leaf in tree_leaves(result))
+        for made in known if used else ():
+            if result is not made.tensor or result._version != made.version:
                 self._uses[made.layer] += 1
         if func is nn.functional.linear:
             self._note(result, *args, **(kwargs or {}))
+        elif used:
+            self._spoilt |= {self._parameters[id(t)] for t in taken if id(t) in self._parameters}
         return result
 
     def _note(self, result: Tensor, input: Tensor, weight: Tensor, bias: Any = None) -> None:
@@ -94,6 +118,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
             first: second
             for (first, second), count in self._steps.items()
             if count == self._calls[first] == self._calls[second] == self._uses[first]
+            and not {first, second} & self._spoilt
         }
         own = {layer.name: layer for layer in self._layers.values()}
         runs = []

@@ -192,11 +192,13 @@ def _places_of(pair: tuple[Layer, Layer], places: dict[str, slice]) -> Places:
 
 def model_loss(stack: Stack, parameters: dict[str, Tensor]) -> Tensor:
     """Return the loss of a model with other parameters; the model itself is not touched."""
-    # Copies, because a layer may write to its buffers: batch normalisation does in training mode.
+    # Copies, because a layer may write to them: to its buffers batch normalisation does in training
+    # mode, to its weight an embedding with a largest norm.
     buffers = {name: buffer.clone() for name, buffer in stack.model.named_buffers()}
+    own = {name: parameter.clone() for name, parameter in parameters.items()}
     # The fused kernels of attention have no second derivative.
     with sdpa_kernel(SDPBackend.MATH):
-        with StateSwap(stack.model).hold({**parameters, **buffers}):
+        with StateSwap(stack.model).hold({**own, **buffers}):
             prediction = stack.model(stack.inputs.clone())
         value: Tensor = stack.criterion.mean(prediction, stack.y)
     if value.ndim:
