@@ -266,3 +266,11 @@ def test_a_model_may_convert_its_data():
 
     data = torch.randn(9, 3).double(), torch.randn(9, 1)
     assert hs.hessian(Converting(3, 1), data, nn.MSELoss()).check().passed
+
+
+def test_operands_of_other_kinds():
+    H = hs.hessian(nn.Linear(2, 1), (torch.randn(5, 2), torch.randn(5, 1)), nn.MSELoss())
+    with pytest.raises(ValueError, match=r"the operand of @ must be a vector \(3,\) or columns"):
+        H @ torch.ones(2, 3, 4)
+    with pytest.raises(TypeError, match=r"the operand of @ must be dense, got the layout"):
+        H @ torch.ones(3).to_sparse()
