@@ -1,4 +1,4 @@
-"""Small tensors: on several threads, PyTorch would mostly wait."""
+"""Small tensors, for which several threads would mostly wait; and random numbers by a seed."""
 
 import pytest
 import torch
@@ -10,3 +10,10 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def seeded():
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        yield

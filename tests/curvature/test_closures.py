@@ -1,5 +1,6 @@
 """Closures loss(model, batch) on batches of any kind: the same on batches as on all data."""
 
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -10,32 +11,9 @@ from torch.nn import functional as F
 import hessence as hs
 from tests.curvature.market import numbers
 from tests.curvature.oracle import assert_same, dense_hessian
+from tests.curvature.ragged import SAMPLES, batches, mlp, partly_ignored
 
-SAMPLES = 13
-CUTS = (5, 1, 7)
-"""Batches of unequal sizes, one of them a single sample."""
-
-
-@pytest.fixture(autouse=True)
-def _seeded():
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        yield
-
-
-def mlp():
-    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)).double()
-
-
-def batches(x, y):
-    return list(zip(x.split(CUTS), y.split(CUTS), strict=True))
-
-
-def partly_ignored():
-    """The middle batch, a single sample, is ignored altogether."""
-    y = torch.randint(3, (SAMPLES,))
-    y[[1, 5, 6, 9]] = -100
-    return y
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def test_closures():
@@ -59,7 +37,7 @@ def test_closures():
 
     t = numbers(SAMPLES, 3)
     for closure in (loss, own_name, Penalised()):
-        expected = dense_hessian(lambda: closure(model, (x, t)), model.parameters())  # noqa: B023
+        expected = dense_hessian(partial(closure, model, (x, t)), model.parameters())
         assert_same(hs.hessian(model, (x, t), closure).dense(), expected)
         H = hs.hessian(model, batches(x, t), closure)
         assert_same(H.dense(), expected)

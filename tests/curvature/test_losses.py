@@ -10,26 +10,9 @@ from torch.nn import functional as F
 import hessence as hs
 from tests.curvature.market import numbers
 from tests.curvature.oracle import assert_same, dense_ggn, dense_hessian
+from tests.curvature.ragged import OUTPUTS, SAMPLES, batches, classes, mlp, partly_ignored
 
-SAMPLES, OUTPUTS = 13, 3
-CUTS = (5, 1, 7)
-"""Batches of unequal sizes, one of them a single sample."""
-
-
-@pytest.fixture(autouse=True)
-def _seeded():
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        yield
-
-
-def mlp(outputs=OUTPUTS, *tail):
-    layers = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, outputs), *tail)
-    return layers.double()
-
-
-def batches(x, y):
-    return list(zip(x.split(CUTS), y.split(CUTS), strict=True))
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def sigmoid():
@@ -51,17 +34,6 @@ def log_positions():
 
 def one_number():
     return mlp(1, nn.Flatten(0))
-
-
-def classes():
-    return torch.randint(OUTPUTS, (SAMPLES,))
-
-
-def partly_ignored():
-    """The middle batch, a single sample, is ignored altogether."""
-    y = classes()
-    y[[1, 5, 6, 9]] = -100
-    return y
 
 
 def sequences():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 
 def is_pair(batch: Any) -> bool:
@@ -31,3 +33,33 @@ def tensors_in(batch: Any) -> list[Tensor]:
     if isinstance(batch, (tuple, list)):
         return [tensor for part in batch for tensor in tensors_in(part)]
     return []
+
+
+def copied(batch: Any) -> Any:
+    """Return a batch with copies of its tensors."""
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
+
+
+def some_rows(batch: Any, rows: slice) -> Any:
+    """Return some of the samples: of tensors, and of texts if there is one for each."""
+
+    def cut(leaf: Any) -> Any:
+        return leaf[rows] if isinstance(leaf, (Tensor, list)) else leaf
+
+    return tree_map(cut, batch, is_leaf=_is_texts)
+
+
+def joined(first: Any, second: Any) -> Any:
+    """Return the samples of two batches; what is the same for all samples is that of the first."""
+
+    def join(a: Any, b: Any) -> Any:
+        if isinstance(a, Tensor):
+            return torch.cat([a, b])
+        return a + b if isinstance(a, list) else a
+
+    return tree_map(join, first, second, is_leaf=_is_texts)
+
+
+def _is_texts(part: Any) -> bool:
+    """Whether this is a text for each sample."""
+    return isinstance(part, list) and all(isinstance(text, str) for text in part)

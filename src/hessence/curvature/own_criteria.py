@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -12,24 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from hessence.curvature import ranks
-from hessence.curvature.batch_parts import first_length, tensors_in
+from hessence.curvature.batch_parts import copied, first_length, some_rows, tensors_in
 from hessence.curvature.criterion import Criterion, PairCriterion
 from hessence.curvature.parameters import wave
-
-NOT_A_REDUCTION = (
-    "loss must be a mean or a sum over samples for data in several batches, but its value on some "
-    "samples is neither the mean nor the sum of its values on two parts of them, as if it were a "
-    "mean over targets that are not ignored, or over words; give all data as one batch, a torch.nn "
-    "loss, or a closure loss(model, batch) that returns a pair (mean, weight), the weight being "
-    "how many the mean is over."
-)
-
-UNTOLD = (
-    "whether the loss is a mean or a sum over samples cannot be found out on these batches, and it "
-    "is taken for a mean; to be sure, return a pair (mean, weight) from a closure "
-    "loss(model, batch)."
-)
+from hessence.curvature.reduction_trial import ReductionTrial
 
 FEW = 8
 """How many samples of a batch are joined with some of the next one."""
@@ -63,7 +47,7 @@ class FunctionCriterion(PairCriterion):
     def sum(self, prediction: Any, target: Any) -> Tensor:
         """Return the mean times the count, or the sum."""
         # On a copy, since the function may write to it.
-        value = _require_loss(self.function(prediction, tree_map(_copied, target)))
+        value = _require_loss(self.function(prediction, copied(target)))
         if value.numel() > 1:
             return value.mean() * _samples(prediction, target)
         value = value.reshape(())
@@ -85,16 +69,16 @@ class FunctionCriterion(PairCriterion):
         pairs : iterable of (prediction, target)
             Of the batches.
         """
-        trial = _Trial()
+        trial = ReductionTrial()
         before = None
         for prediction, target in pairs:
             batch = _wide((prediction, target))
             if not _is_cut(*batch):
                 continue
-            samples, few = _samples(*batch), _rows(batch, slice(FEW))
+            samples, few = _samples(*batch), some_rows(batch, slice(FEW))
             half = max(1, samples // 2)
-            first = _rows(batch, slice(half))
-            rest = _rows(batch, slice(half, None)) if samples > 1 else first
+            first = some_rows(batch, slice(half))
+            rest = some_rows(batch, slice(half, None)) if samples > 1 else first
             # Elsewhere too: where all samples have one loss, any mean is a mean over samples.
             for move in (lambda part: part, _elsewhere):
                 trial.add(self._value, *(tree_map(move, part) for part in (first, rest)))
@@ -107,9 +91,9 @@ class FunctionCriterion(PairCriterion):
         """Return the value in double precision, if the function can be called on that."""
         with torch.no_grad():
             try:
-                value = self.function(*tree_map(_copied, batch))
+                value = self.function(*copied(batch))
             except Exception:  # of whatever kind, from what is made for single precision
-                value = self.function(*_narrow(batch))
+                value = self.function(*_narrow(copied(batch)))
             return _require_loss(value).mean()
 
 
@@ -139,12 +123,12 @@ class ClosureCriterion(Criterion):
     def settled(
         self, runs: Sequence[Callable[..., Any]], batches: Callable[[], Iterable[Any]]
     ) -> ClosureCriterion:
-        """Find out from some batches whether the closure is a mean over samples or a sum.
+        """Find out from the batches whether the closure is a mean over samples or a sum.
 
         Each is cut in two; and a part of each is joined with one of the batch before, which may
         have another number of what the mean is over, such as words. There is no telling if the
-        tensors of a batch differ in length, or there is more than tensors in it; the closure is
-        then taken for a mean.
+        tensors of a batch differ in length, or there is more than tensors and texts in it; the
+        closure is then taken for a mean, with a warning.
 
         Parameters
         ----------
@@ -154,14 +138,16 @@ class ClosureCriterion(Criterion):
         batches : callable
             Goes through the batches.
         """
-        trial = _Trial()
+        trial = ReductionTrial()
         for run in runs:
             self._try(trial, partial(run, self._function), batches())
             if trial.decided:
                 break
         return ClosureCriterion(self._function, averaged=trial.averaged(), decided=True)
 
-    def _try(self, trial: _Trial, value: Callable[[Any], Any], batches: Iterable[Any]) -> None:
+    def _try(
+        self, trial: ReductionTrial, value: Callable[[Any], Any], batches: Iterable[Any]
+    ) -> None:
         """Compare values on parts of batches, as far as these can be cut."""
         before = None
         for batch in batches:
@@ -171,8 +157,8 @@ class ClosureCriterion(Criterion):
             if not can_cut or {t.shape[:1] for t in tensors_in(batch)} != {(samples,)}:
                 continue
             cut = max(1, samples // 3)
-            part = _rows(batch, slice(cut))
-            trial.add(value, part, _rows(batch, slice(cut, None)) if samples > 1 else part)
+            part = some_rows(batch, slice(cut))
+            trial.add(value, part, some_rows(batch, slice(cut, None)) if samples > 1 else part)
             if before is not None:
                 trial.add(value, before, part)
             before = part
@@ -201,65 +187,6 @@ class ClosureCriterion(Criterion):
         return total, weight
 
 
-class _Trial:
-    """Tries whether a loss is a mean over samples, or a sum, by its values on parts of batches."""
-
-    def __init__(self) -> None:
-        self._possible = {True, False}
-        self._tried = self._missed = self._told = False
-
-    @property
-    def decided(self) -> bool:
-        """Whether it cannot be both any more."""
-        return len(self._possible) < 2
-
-    def add(self, value: Callable[[Any], Any], first: Any, second: Any) -> None:
-        """Compare the value on two parts with that on both."""
-        try:
-            both = _joined(first, second)
-        except (RuntimeError, ValueError):  # of samples of other shapes
-            self._missed = True
-            return
-        try:
-            whole, one, two = (value(part) for part in (both, first, second))
-        except Exception:  # on what is too few samples for it, or out of its domain
-            return
-        self._tried = True
-        if not all(isinstance(v, Tensor) and v.numel() == 1 for v in (whole, one, two)):
-            # A pair (mean, weight), or one number for each sample: there is nothing to find out.
-            self._told = True
-            return
-        share = first_length(first) / first_length(both)
-        self._possible &= _reductions(whole, one, two, share)
-
-    def averaged(self) -> bool:
-        """Return whether it is a mean; refuse what is neither, and warn where nothing told."""
-        # All ranks together: they must not decide each for itself.
-        everyone = ranks.gather(self) if ranks.parallel() else [self]
-        possible = set.intersection(*(trial._possible for trial in everyone))
-        if not possible:
-            raise ValueError(NOT_A_REDUCTION)
-        tried = any(trial._tried for trial in everyone)
-        missed = any(trial._missed and not trial._told for trial in everyone)
-        # A mean over words looks like one over samples, but a sum like nothing else.
-        if True in possible and (missed or not tried):
-            warnings.warn(UNTOLD, stacklevel=6)
-        return True in possible
-
-
-def _reductions(whole: Tensor, first: Tensor, second: Tensor, share: float) -> set[bool]:
-    """Return what a loss can be, a mean (True) or a sum, by its values on a batch and its parts."""
-    a, b = float(first.detach()), float(second.detach())
-    tolerance = 1e3 * torch.finfo(whole.dtype).eps * (abs(a) + abs(b))
-    expected = {True: share * a + (1 - share) * b, False: a + b}
-    value = float(whole.detach())
-    if not math.isfinite(value):
-        return {True, False}
-    if not math.isfinite(a + b):
-        return set()  # a mean over nothing, on a part of which all is ignored
-    return {kind for kind, guess in expected.items() if abs(guess - value) <= tolerance}
-
-
 def _is_cut(prediction: Any, target: Any) -> bool:
     """Whether a batch can be cut: all tensors have as many samples, and there is nothing else."""
     leaves = [leaf for leaf in tree_leaves((prediction, target)) if not _is_plain(leaf)]
@@ -286,27 +213,6 @@ def _is_real(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_floating_point()
 
 
-def _rows(batch: Any, rows: slice) -> Any:
-    def cut(leaf: Any) -> Any:
-        return leaf[rows] if isinstance(leaf, (Tensor, list)) else leaf
-
-    return tree_map(cut, batch, is_leaf=_is_texts)
-
-
-def _joined(first: Any, second: Any) -> Any:
-    def join(a: Any, b: Any) -> Any:
-        if isinstance(a, Tensor):
-            return torch.cat([a, b])
-        return a + b if isinstance(a, list) else a
-
-    return tree_map(join, first, second, is_leaf=_is_texts)
-
-
-def _is_texts(part: Any) -> bool:
-    """Whether this is a text for each sample."""
-    return isinstance(part, list) and all(isinstance(text, str) for text in part)
-
-
 def _samples(prediction: Any, target: Any) -> int:
     return first_length([prediction, target])
 
@@ -316,10 +222,6 @@ def _elsewhere(leaf: Any) -> Any:
     if not _is_real(leaf):
         return leaf
     return 0.9 * leaf + 0.05 + 0.04 * wave(leaf)
-
-
-def _copied(leaf: Any) -> Any:
-    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def _is_plain(leaf: Any) -> bool:

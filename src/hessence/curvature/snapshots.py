@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
-from hessence.curvature.batch_parts import tensors_in
+from hessence.curvature.batch_parts import copied, tensors_in
 from hessence.curvature.exact_kernels import ExactKernels
 from hessence.curvature.parameters import Parameters
 from hessence.recognition.state_swap import StateSwap
@@ -127,7 +126,7 @@ class Snapshot:
         """Call it on copies of the data, unless it is known to leave them as they are."""
         if self._spares_data:
             return function(self._model, *arguments)
-        copies = tree_map(_copied, arguments)
+        copies = copied(arguments)
         marks = _marks(copies)
         result = function(self._model, *copies)
         if self._spares_data is None:
@@ -177,10 +176,6 @@ def _wide(tensor: Tensor) -> Tensor:
     """Return a copy in double precision, or as it is if it does not hold real numbers."""
     kind = torch.float64 if tensor.is_floating_point() else tensor.dtype
     return tensor.detach().to(kind, copy=True)
-
-
-def _copied(part: Any) -> Any:
-    return part.clone() if isinstance(part, Tensor) else part
 
 
 def _marks(arguments: tuple[Any, ...]) -> list[tuple[int, bool]]:
