@@ -192,6 +192,13 @@ def test_losses_that_write_to_their_target():
         hs.spectrum(model, data, function, k=2)
         assert torch.equal(y, kept)
 
+    def single(prediction, target):
+        assert prediction.dtype == torch.float32
+        return function(prediction, target)
+
+    hs.hessian(model.float(), batches(x.float(), y), single)
+    assert torch.equal(y, kept)
+
 
 def test_losses_of_a_small_domain():
     """What the loss cannot be called on is not asked of it."""

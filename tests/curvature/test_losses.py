@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import hessence as hs
 from tests.curvature.market import numbers
 from tests.curvature.oracle import assert_same, dense_ggn, dense_hessian
-from tests.curvature.ragged import OUTPUTS, SAMPLES, batches, classes, mlp, partly_ignored
+from tests.curvature.ragged import CUTS, OUTPUTS, SAMPLES, batches, classes, mlp, partly_ignored
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
