@@ -1,5 +1,6 @@
 """Products that are written out for plain stacks, against automatic differentiation."""
 
+import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -223,6 +224,30 @@ def test_room_goes_with_the_terms():
     assert room() is not None
     H.release()
     assert room() is None
+
+
+def _held():
+    """How many bytes all tensors take that are alive."""
+    gc.collect()
+    tensors = (thing for thing in gc.get_objects() if type(thing) is torch.Tensor)
+    storages = (tensor.untyped_storage() for tensor in tensors)
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_the_memory_that_terms_take_is_known_beforehand(name):
+    model = STACKS[name]()
+    taken, told = [], []
+    for samples in (1_000, 3_000):
+        H = hs.hessian(model, (torch.randn(samples, 4), torch.randn(samples, 3)), nn.MSELoss())
+        told.append(sum(H._terms._sizes(H.setting.batches.first)))
+        before = _held()
+        H @ torch.ones(H.shape[0])
+        taken.append(_held() - before)
+        del H
+    # The inputs count although they are there before, what the loss holds does not.
+    one_tensor = (3_000 - 1_000) * 6 * 4
+    assert abs((taken[1] - taken[0]) - (told[1] - told[0])) <= one_tensor
 
 
 def test_parameters_that_take_no_part():

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessence.curvature.memory import graph_bytes
-
 CHUNK_BYTES = 2.0**28
 """No graph of merged batches holds more than this."""
 
@@ -29,14 +27,18 @@ PROBES = (2, 4)
 
 
 def chunk_size(
-    build: Callable[[Any], Any], batch: tuple[Tensor, Tensor], memory: float, *, cached: bool
+    sizes: Callable[[Any], list[int]],
+    batch: tuple[Tensor, Tensor],
+    memory: float,
+    *,
+    cached: bool,
 ) -> tuple[int, float]:
     """Return how many samples to put into a graph, and how many bytes each takes there.
 
     Parameters
     ----------
-    build : callable
-        Makes the graph of a batch.
+    sizes : callable
+        Tells how many bytes each tensor takes that the graph of a batch holds.
     batch : tuple of Tensor
         Some of the data.
     memory : float
@@ -47,9 +49,9 @@ def chunk_size(
     room = max(min(CHUNK_BYTES, memory / 4), LEAST_CHUNK_BYTES)
     few, more = PROBES
     if len(batch[0]) < more:
-        each = max(sum(_sizes(build, batch, len(batch[0]))) / len(batch[0]), 1.0)
+        each = max(sum(sizes(batch)) / len(batch[0]), 1.0)
         return max(1, int(room / each)), each
-    small, large = (_sizes(build, batch, n) for n in PROBES)
+    small, large = (sizes(tuple(part[:n] for part in batch)) for n in PROBES)
     each = max((sum(large) - sum(small)) / (more - few), 1.0)
     if cached and batch[0].device.type == "cpu" and len(small) == len(large):
         growth = max((b - a for a, b in zip(small, large, strict=True)), default=0)
@@ -57,9 +59,3 @@ def chunk_size(
         weights = sum(small) - few * each
         room = min(room, max(fitting * each, WEIGHTS * weights))
     return max(1, int(room / each)), each
-
-
-def _sizes(build: Callable[[Any], Any], batch: tuple[Tensor, Tensor], count: int) -> list[int]:
-    # Copies, because a view would count as all that it is a view of.
-    probe = tuple(part[:count].clone() for part in batch)
-    return graph_bytes(lambda: build(probe))

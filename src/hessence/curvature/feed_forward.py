@@ -89,6 +89,18 @@ class Stack:
                 return None
         return cls(tuple(before), tuple(stages)) if stages else None
 
+    def sizes(self, snapshot: Snapshot, batch: tuple[Tensor, Any]) -> list[int]:
+        """Return how many bytes each tensor takes that the term of a batch holds."""
+        weights = [snapshot.value(stage.weight) for stage in self.stages]
+        rows = batch[0].numel() // max(weights[0].shape[1], 1)
+        found = [weight.nbytes for weight in weights]
+        for stage, weight in zip(self.stages, weights, strict=True):
+            after, before = weight.shape
+            # The signal; the gradient and the motion after the layer; φ′, φ″ and motion after φ.
+            numbers = [before, after, after, *([after] * 3 if stage.activations else [])]
+            found += [rows * number * weight.itemsize for number in numbers]
+        return found
+
 
 class FeedForwardTerm(Term):
     """The Hessian, or its Gauss–Newton part, of a plain stack's total loss over a batch.

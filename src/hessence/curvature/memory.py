@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,12 +22,13 @@ def budget(memory: float | None, device: torch.device) -> float:
     return available() / 2
 
 
-def graph_bytes(build: Callable[[], Any], beside: Iterable[Tensor] = ()) -> list[int]:
-    """Return the size of each tensor that a graph keeps alive; it is built once and thrown away.
+def graph_bytes(build: Callable[[Any], Any], batch: Any) -> list[int]:
+    """Return the size of each tensor that the graph of a batch keeps alive, and of its data.
 
-    Tensors that are there beside the graph, such as the data, do not count. Inside the
-    transformations of ``torch.func`` there is no telling what is kept, and all that is made counts.
+    The graph is built once and thrown away. Inside the transformations of ``torch.func`` there is
+    no telling what is kept, and all that is made counts.
     """
+    data = tensors_in(batch)
     saved: list[Tensor] = []
 
     def pack(tensor: Tensor) -> int:
@@ -36,20 +37,21 @@ def graph_bytes(build: Callable[[], Any], beside: Iterable[Tensor] = ()) -> list
 
     try:
         with torch.autograd.graph.saved_tensors_hooks(pack, saved.__getitem__):
-            build()
+            build(batch)
     except RuntimeError as error:
         if "saved tensor hooks" not in str(error):
             raise
         made = _Made()
         with made:
-            build()
-        return made.sizes
+            build(batch)
+        return [*made.sizes, *(tensor.nbytes for tensor in data)]
     storages = dict(map(_storage, saved))
-    for tensor in beside:
+    for tensor in data:
+        # Of what they are views of, only they count.
         storages.pop(_storage(tensor)[0], None)
     # A node whose own output is in the list would otherwise keep itself alive.
     saved.clear()
-    return list(storages.values())
+    return [*storages.values(), *(tensor.nbytes for tensor in data)]
 
 
 def _storage(tensor: Tensor) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from hessence.curvature.criteria import (
     predict,
 )
 from hessence.curvature.feed_forward import FeedForwardTerm, Stack
-from hessence.curvature.memory import budget
+from hessence.curvature.memory import budget, graph_bytes
 from hessence.curvature.snapshots import Snapshot
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
@@ -172,19 +172,29 @@ class Setting:
         functional : bool
             Whether that is the whole Hessian, or its Gauss–Newton part.
         """
-        written_out = self._written_out(functional)
+        stack, criterion, sizes = self._stack, self.criterion, partial(graph_bytes, build)
+        written_out = False
         if self.compile:
             from hessence.curvature.compiled import compiled
 
-            written_out = None
             build = compiled(build)
+        elif isinstance(criterion, PairCriterion) and stack is not None and self._covered(stack):
+            written_out, sizes = True, partial(stack.sizes, self.snapshot)
+            build = partial(
+                FeedForwardTerm,
+                stack,
+                self.snapshot,
+                criterion,
+                functional=functional,
+                common=CommonWorkspace(),
+            )
         return TermStore(
-            written_out or build,
+            build,
             self.batches,
             separable=self.separable,
             memory=self.memory,
-            measured=build,
-            cached=written_out is not None,
+            sizes=sizes,
+            cached=written_out,
         )
 
     @cached_property
@@ -193,23 +203,10 @@ class Setting:
         with self.snapshot.mode():
             return Stack.read(self.snapshot.model)
 
-    def _written_out(self, functional: bool) -> Callable[[Any], Term] | None:
-        """Return what makes terms without automatic differentiation, if the model is plain."""
-        if (
-            not isinstance(self.criterion, PairCriterion)
-            or not is_sample_pair(self.batches.first)
-            or self._stack is None
-            or not set(self.snapshot.parameters.names) <= self._stack.names
-        ):
-            return None
-        return partial(
-            FeedForwardTerm,
-            self._stack,
-            self.snapshot,
-            self.criterion,
-            functional=functional,
-            common=CommonWorkspace(),
-        )
+    def _covered(self, stack: Stack) -> bool:
+        """Whether products of a plain stack are all there is to multiply by."""
+        names = set(self.snapshot.parameters.names)
+        return is_sample_pair(self.batches.first) and names <= stack.names
 
 
 def _detached(part: Any) -> Any:

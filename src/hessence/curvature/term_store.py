@@ -9,7 +9,6 @@ from typing import Any
 from hessence.curvature.batch_parts import tensors_in
 from hessence.curvature.batches import Batches, byte_count, is_sample_pair, merged
 from hessence.curvature.chunk_size import chunk_size
-from hessence.curvature.memory import graph_bytes
 from hessence.curvature.terms import Term
 
 
@@ -26,8 +25,8 @@ class TermStore:
         Whether batches may be merged and cut.
     memory : float
         How many bytes all kept graphs may hold together.
-    measured : callable
-        Makes a graph that tells how much memory a term takes at most.
+    sizes : callable
+        Tells how many bytes each tensor takes that the term of a batch holds.
     cached : bool
         Whether batches are to be cut so that their tensors fit into the cache.
     """
@@ -39,11 +38,11 @@ class TermStore:
         *,
         separable: bool,
         memory: float,
-        measured: Callable[[Any], Any],
+        sizes: Callable[[Any], list[int]],
         cached: bool,
     ) -> None:
         self._build, self._batches, self._memory = build, batches, memory
-        self._graph, self._cached = measured, cached
+        self._sizes, self._cached = sizes, cached
         self._separable = separable
         self._kept: dict[int, Term] = {}
         self._held = 0.0
@@ -106,10 +105,9 @@ class TermStore:
         if self._measured is None:
             batch = self._batches.first
             if self._separable and is_sample_pair(batch):
-                self._measured = chunk_size(self._graph, batch, self._memory, cached=self._cached)
+                self._measured = chunk_size(self._sizes, batch, self._memory, cached=self._cached)
             else:
-                sizes = graph_bytes(lambda: self._graph(batch), tensors_in(batch))
-                self._measured = 1, float(sum(sizes))
+                self._measured = 1, float(sum(self._sizes(batch)))
         return self._measured
 
     def _keep(self, index: int, term: Term) -> None:
