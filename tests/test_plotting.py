@@ -5,6 +5,7 @@ import pytest
 
 import hessence as hs
 from hessence.curvature.history import History
+from hessence.curvature.layers import LayerSpectra
 from hessence.curvature.measurement import Measurement
 from hessence.plotting import (
     draw_history,
@@ -136,6 +137,18 @@ def test_history_names_a_threshold_out_of_sight(ax):
 def test_history_may_be_short(ax, n):
     draw_history(history(lr=0.1, n=n), ax)
     assert all(line.get_marker() == "o" for line in ax.lines if len(line.get_xdata()) == n == 1)
+
+
+@pytest.mark.parametrize(("which", "scale"), [("LA", "log"), ("BE", "linear")])
+def test_layers_are_side_by_side(ax, which, scale):
+    matrices = {"a": [3.0, 2.0, -1.0], "b.weight": [0.5, 0.25, -2.0]}
+    found = {name: hs.eigenpairs(np.diag(m), k=2, which=which) for name, m in matrices.items()}
+    LayerSpectra(found).plot(ax)
+    for place, (line, pairs) in enumerate(zip(ax.lines, found.values(), strict=False)):
+        assert list(line.get_xdata()) == [place, place]
+        np.testing.assert_array_equal(line.get_ydata(), pairs.eigenvalues)
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b.weight"]
+    assert ax.get_yscale() == scale
 
 
 def test_batches_are_refused_in_words(ax, data):

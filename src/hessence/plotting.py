@@ -11,6 +11,7 @@ from hessence.arrays import to_numpy
 
 if TYPE_CHECKING:
     from hessence.curvature.history import History
+    from hessence.curvature.layers import LayerSpectra
     from hessence.dynamics.scalar import ScalarTrajectory
     from hessence.dynamics.trajectory import Trajectory
     from hessence.krylov.density_result import Density
@@ -26,6 +27,10 @@ FAR = 4.0
 
 MOST_LABELS = 8
 """More labels than this would fill a picture with their names."""
+
+
+MOST_LETTERS = 50
+"""More letters than this do not fit side by side below a picture."""
 
 
 def draw_spectrum(spectrum: Spectrum, ax: Any = None) -> Any:
@@ -142,6 +147,29 @@ def draw_history(history: History, ax: Any = None) -> Any:
     ax.margins(x=0.02)
     if ax.get_legend_handles_labels()[0]:
         ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+    return ax
+
+
+def draw_layers(layers: LayerSpectra, ax: Any = None) -> Any:
+    """Draw the eigenvalues of diagonal blocks, the blocks side by side.
+
+    The scale is logarithmic if all eigenvalues are positive.
+    """
+    ax = _axes(ax)
+    lowest = np.inf
+    for place, pairs in enumerate(layers.values()):
+        values = to_numpy(pairs.eigenvalues)
+        lowest = min(lowest, values.min())
+        ax.plot(np.full(values.size, place), values, "o", color=COLOURS[0], alpha=0.6)
+    if lowest > 0:
+        ax.set_yscale("log")
+    else:
+        ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
+    crowded = sum(map(len, layers)) > MOST_LETTERS
+    ax.set_xticks(range(len(layers)), list(layers), rotation=90 if crowded else 0)
+    ax.margins(x=0.1)
+    ax.set_xlabel("diagonal block")
+    ax.set_ylabel("eigenvalue")
     return ax
 
 

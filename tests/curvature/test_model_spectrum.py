@@ -11,6 +11,7 @@ from torch import nn
 
 import hessence as hs
 from hessence.curvature import model_spectrum
+from hessence.curvature.layers import LayerSpectra
 
 
 def dense(model, loss):
@@ -318,10 +319,23 @@ def test_layers(data):
         assert float((pairs.eigenvalues - truth).abs().max()) <= 1e-6 * float(truth[0])
         assert float(pairs.sharpness) == float(pairs.eigenvalues.max())
         start += size
+    assert found.converged
+    assert found.products == sum(pairs.products for pairs in found.values())
+    rows = str(found).splitlines()[2:]
+    for row, (name, pairs) in zip(rows, found.items(), strict=True):
+        size, *values, _ = row.split()[1:]
+        assert row.split()[0] == name
+        assert int(size) == sum(p.numel() for p in model[int(name)].parameters())
+        assert [float(v) for v in values] == pytest.approx(pairs.eigenvalues.tolist(), rel=1e-3)
     each = hs.layer_spectra(model, data, nn.MSELoss(), groups="parameter", of="ggn")
     assert list(each) == [name for name, _ in model.named_parameters()]
     chosen = hs.layer_spectra(model, data, nn.MSELoss(), groups={"ends": ["0", "4"]})
     assert chosen["ends"].vectors.shape[0] == 30 + 12
+    with pytest.warns(hs.ConvergenceWarning):
+        pairs = hs.eigenpairs(torch.diag(torch.arange(999.0)), max_products=20)
+    unresolved = LayerSpectra(a=pairs)
+    assert not unresolved.converged
+    assert str(unresolved).endswith(f"!\n  ! a: {unresolved['a'].message}")
     with pytest.raises(ValueError, match="groups must be"):
         hs.layer_spectra(model, data, groups="all")
     with pytest.raises(ValueError, match="of must be"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
+from hessence.arrays import to_numpy
 from hessence.curvature.model_matrices import ggn, hessian
 from hessence.krylov.arguments import require_int
 from hessence.krylov.extremal import eigenpairs
@@ -12,6 +13,51 @@ from hessence.krylov.results import Eigenpairs
 
 Groups = Literal["layer", "parameter"]
 Of = Literal["hessian", "ggn"]
+
+SHOWN = 4
+"""How many eigenvalues of a block are printed."""
+
+
+class LayerSpectra(dict[str, Eigenpairs]):
+    """The eigenvalues of diagonal blocks, by the blocks' names: a dictionary that can be drawn."""
+
+    @property
+    def products(self) -> int:
+        """How many products all blocks took together."""
+        return sum(pairs.products for pairs in self.values())
+
+    @property
+    def converged(self) -> bool:
+        """Whether every eigenvalue of every block is resolved."""
+        return all(pairs.converged for pairs in self.values())
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the eigenvalues of each block, on a logarithmic scale if all of them are positive.
+
+        See ``hessence.plotting``.
+        """
+        from hessence.plotting import draw_layers
+
+        return draw_layers(self, ax)
+
+    def __repr__(self) -> str:
+        rows = [("block", "parameters", "eigenvalues", "error")]
+        rows += [_row(name, pairs) for name, pairs in self.items()]
+        name, parameters, values, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+        lines = [f"  {a:<{name}}  {b:>{parameters}}  {c:<{values}}  {d}" for a, b, c, d in rows]
+        plural = "s" * (len(self) != 1)
+        head = f"{len(self)} diagonal block{plural}, {self.products} products"
+        open_ends = [f"  ! {name}: {p.message}" for name, p in self.items() if not p.converged]
+        return "\n".join([head, *lines, *open_ends])
+
+
+def _row(name: str, pairs: Eigenpairs) -> tuple[str, str, str, str]:
+    """Return what is printed of a block; what is not resolved is marked."""
+    values = [f"{value:.4g}" for value in to_numpy(pairs.eigenvalues)]
+    if len(values) > SHOWN:
+        values = [*values[: SHOWN - 1], "…", values[-1]]
+    error = f"{to_numpy(pairs.errors).max():.1e}" + ("" if pairs.converged else " !")
+    return name, str(pairs.vectors.shape[0]), "  ".join(values), error
 
 
 def layer_spectra(
@@ -28,7 +74,7 @@ def layer_spectra(
     rng: int = 0,
     eval_mode: bool = False,
     memory: float | None = None,
-) -> dict[str, Eigenpairs]:
+) -> LayerSpectra:
     """Return k eigenvalues of the diagonal block of each layer, from one set of graphs.
 
     Parameters
@@ -47,8 +93,9 @@ def layer_spectra(
 
     Returns
     -------
-    dict of str to Eigenpairs
-        In the order of ``model.parameters()``; the names are those of the modules.
+    LayerSpectra
+        A dictionary from names of modules to ``Eigenpairs``, in the order of
+        ``model.parameters()``, that prints as a table and has a ``plot()``.
 
     Examples
     --------
@@ -59,6 +106,11 @@ def layer_spectra(
     >>> layers = hs.layer_spectra(model, data, torch.nn.MSELoss(), k=2)
     >>> {name: len(pairs) for name, pairs in layers.items()}
     {'0': 2, '2': 2}
+    >>> layers
+    2 diagonal blocks, ... products
+      block  parameters  eigenvalues...
+      0              32  ...
+      2               9  ...
     """
     if of not in get_args(Of):
         raise ValueError(f'of must be "hessian" or "ggn", got {of!r}.')
@@ -66,7 +118,7 @@ def layer_spectra(
     make = hessian if of == "hessian" else ggn
     whole = make(model, data, loss, params, eval_mode=eval_mode, memory=memory)
     whole.require_sound(stacklevel=2)
-    spectra = {}
+    spectra = LayerSpectra()
     for name, patterns in _groups(whole.parameters.names, groups).items():
         block = whole.block(patterns)
         count = min(k, block.shape[0])
