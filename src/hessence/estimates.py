@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,6 +68,7 @@ class Estimate:
     message: str
     reason: str
     _products: int
+    _norm: float = math.nan
     _density: Density | Callable[[], Density] | None = field(default=None)
 
     exact = False
@@ -129,8 +131,8 @@ class Estimate:
                 f"got {tuple(H.shape)}."
             )
         defects = to_numpy(H @ self.eigenvectors - self.eigenvalues * self.eigenvectors)
-        norm = float(np.abs(to_numpy(self.eigenvalues)).max()) or 1.0
-        residual = float(np.linalg.norm(defects.astype(np.float64), axis=0).max()) / norm
+        worst = float(np.linalg.norm(defects.astype(np.float64), axis=0).max())
+        residual = worst / (self._norm or 1.0)
         return Certificate(residual, None, None, len(self))
 
     def to_dict(self) -> dict[str, Any]:

@@ -292,6 +292,31 @@ def test_hooks_on_all_modules():
     assert relative(found, truth) < 1e-13
 
 
+class Clipping(nn.Module):
+    """Writes to its inputs where they are large, which is in some batches only."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        if bool((x > 2).any()):
+            x[x > 2] = 2.0
+        return torch.tanh(self.layer(x))
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), lambda model, b: nn.MSELoss()(model(b[0]), b[1])])
+def test_batches_of_which_the_model_writes_to_some(loss):
+    torch.manual_seed(6)
+    model, x, y = Clipping().double(), torch.randn(8, 3).double(), torch.randn(8, 2).double()
+    x[4:] += 3
+    before = x.clone()
+    H = hs.hessian(model, [(x[:4], y[:4]), (x[4:], y[4:])], loss)
+    expected = hessian_of(model, nn.MSELoss()(model(x.clone()), y))
+    assert relative(H.dense(), expected) < 1e-13
+    assert torch.equal(x, before)
+
+
 @pytest.mark.parametrize("tail", [[], [nn.LayerNorm(3)]], ids=["plain", "normed"])
 @pytest.mark.parametrize("kind", [nn.SiLU, nn.ReLU])
 def test_inputs_that_the_model_writes_to(kind, tail):

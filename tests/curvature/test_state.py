@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -99,6 +100,24 @@ def test_an_operator_keeps_the_modes_that_the_model_had(model):
     assert torch.equal(H.dense(), before)
     assert model.training
     assert model[5][0].training
+
+
+def test_several_threads_do_not_meet(model):
+    """Modes and PyTorch's checkpoints are changed for a while: by one at a time."""
+    names = "_checkpoint_without_reentrant_generator", "CheckpointFunction"
+    own = [getattr(torch.utils.checkpoint, name) for name in names]
+    before = state(model)
+    H = hs.hessian(model, data(), nn.MSELoss(), memory=0, eval_mode=True)
+    vectors = torch.randn(60, H.shape[0], dtype=torch.float64)
+    alone = [H @ v for v in vectors]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(lambda v: H @ v, vectors))
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+    assert [getattr(torch.utils.checkpoint, name) for name in names] == own
+    del before["random"]
+    after = state(model)
+    assert before["modes"] == after["modes"]
+    assert before["objects"] == after["objects"]
 
 
 def test_a_model_that_has_grown_is_refused(model):

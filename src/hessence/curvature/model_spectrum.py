@@ -206,6 +206,7 @@ def estimate(
         message=pairs.message,
         reason=reason,
         _products=pairs.products + found.products,
+        _norm=float(pairs.norm),
         _density=lambda: density(H, probes, steps, rng, memory=memory),
     )
 
@@ -231,6 +232,7 @@ def _dense(H: ModelHessian, k: int | None, which: str, reason: str) -> Estimate:
         message=pairs.message,
         reason=reason,
         _products=pairs.products,
+        _norm=float(pairs.norm),
         _density=known_density(values),
     )
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hessence.curvature.batch_parts import copied, tensors_in
 from hessence.curvature.exact_kernels import ExactKernels
 from hessence.curvature.parameters import Parameters
-from hessence.recognition.state_swap import StateSwap
+from hessence.recognition.state_swap import LOCK, StateSwap
 
 _DROPOUTS = (nn.modules.dropout._DropoutNd,)
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -57,8 +57,6 @@ class Snapshot:
             (module, module.training and not eval_mode) for module in self._model.modules()
         ]
         self._kernels = ExactKernels(self._model)
-        # Whether the model leaves its inputs as they are; until it has run, nobody knows.
-        self._spares_data: bool | None = None
 
     def doubled(self) -> Snapshot:
         """Return the same in double precision."""
@@ -104,34 +102,30 @@ class Snapshot:
         *arguments: Any,
         leaves: tuple[Tensor, ...] | None = None,
     ) -> Any:
-        """Call function(model, *arguments) with the copies, or with other leaves, in place."""
-        state = dict(self._state)
-        if leaves is not None:
-            named = zip(self.parameters.names, leaves, strict=True)
-            state |= {name: leaf for name, leaf in named if name in state}
-        versions = {name: self._state[name]._version for name in self._buffers}
+        """Call function(model, *arguments) with the copies, or with other leaves, in place.
+
+        The arguments are copied too, since a model may write to its inputs.
+        """
+        moved = {} if leaves is None else dict(zip(self.parameters.names, leaves, strict=True))
         try:
-            with self._kernels.used(), self.mode(), self._swap.hold(state):
-                return self._call(function, arguments)
+            with LOCK, self._fresh_buffers(), self._kernels.used(), self.mode():
+                state = {name: moved.get(name, tensor) for name, tensor in self._state.items()}
+                with self._swap.hold(state):
+                    return function(self._model, *copied(arguments))
         except RuntimeError as error:
             self._require_same_precision(arguments, error)
             raise
+
+    @contextmanager
+    def _fresh_buffers(self) -> Iterator[None]:
+        """Replace buffers that were written to: a graph may hold them."""
+        versions = {name: self._state[name]._version for name in self._buffers}
+        try:
+            yield
         finally:
             for name, version in versions.items():
-                # A graph may hold the one that was written to.
                 if self._state[name]._version != version:
                     self._state[name] = self._buffers[name].clone()
-
-    def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Call it on copies of the data, unless it is known to leave them as they are."""
-        if self._spares_data:
-            return function(self._model, *arguments)
-        copies = copied(arguments)
-        marks = _marks(copies)
-        result = function(self._model, *copies)
-        if self._spares_data is None:
-            self._spares_data = _marks(copies) == marks
-        return result
 
     def _require_same_precision(self, arguments: tuple[Any, ...], error: Exception) -> None:
         """Tell of the most likely reason for an error: data in another precision."""
@@ -155,8 +149,13 @@ class Snapshot:
     def mode(self) -> Iterator[None]:
         """Use the mode that each layer is to have, and dense gradients of embeddings, for a while.
 
-        The mode is that of when the snapshot was made, or evaluation mode.
+        The mode is that of when the snapshot was made, or evaluation mode. One thread at a time.
         """
+        with LOCK, self._changed_modes():
+            yield
+
+    @contextmanager
+    def _changed_modes(self) -> Iterator[None]:
         changes: list[tuple[nn.Module, str, bool]] = [
             (module, "training", training) for module, training in self._modes
         ]
@@ -176,11 +175,6 @@ def _wide(tensor: Tensor) -> Tensor:
     """Return a copy in double precision, or as it is if it does not hold real numbers."""
     kind = torch.float64 if tensor.is_floating_point() else tensor.dtype
     return tensor.detach().to(kind, copy=True)
-
-
-def _marks(arguments: tuple[Any, ...]) -> list[tuple[int, bool]]:
-    """Return what changes when a tensor among the arguments is written to."""
-    return [(tensor._version, tensor.requires_grad) for tensor in tensors_in(list(arguments))]
 
 
 def unwrap(model: Any) -> nn.Module:

@@ -231,6 +231,7 @@ def _report(findings: Findings, request: Request, subject: Operand, method: str)
         errors=like(sort(findings.residuals + rounding) * scale, subject.reference),
         resolved=xp.asarray(sort(findings.resolved), device=api.device(subject.reference)),
         products=findings.products,
+        norm=like(findings.norm * scale[..., 0], subject.reference),
         message=message,
         method=method,
         which=request.which,

@@ -39,6 +39,8 @@ class Eigenpairs:
         How many vectors were multiplied by the operator; for a batch, by each of them.
     message : str
         The outcome in a sentence and, where it is not all that was asked for, what to do next.
+    norm : array
+        The largest abs(λ) that the search has met, in the place of ‖H‖.
     method : str
         ``"Lanczos"``, or ``"dense"`` if all n columns of the operator were computed.
     which : str
@@ -62,6 +64,7 @@ class Eigenpairs:
     errors: Array
     resolved: Array
     products: int
+    norm: Array
     message: str
     method: str
     which: Which

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 LOCK = threading.RLock()
+"""Whoever changes a user's model, or PyTorch's own ways, for a while holds this meanwhile."""
 
 
 @dataclass(frozen=True)
