@@ -1,5 +1,6 @@
 """Closures loss(model, batch) on batches of any kind: the same on batches as on all data."""
 
+from collections import UserDict
 from functools import partial
 from typing import NamedTuple
 
@@ -213,6 +214,52 @@ def test_losses_of_a_small_domain():
             return F.normalize(z)
 
     assert hs.hessian(nn.Sequential(model, Unit()), batches(x, y), unit).check().passed
+
+
+class Sheet:
+    """A batch of a user's own kind."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+
+def test_batches_of_any_kind_with_a_weight():
+    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+    sheets = [Sheet(*parts) for parts in batches(x, y)]
+    calls = []
+
+    def loss(model, sheet):
+        calls.append(sheet)
+        return F.mse_loss(model(sheet.x), sheet.y), len(sheet.x)
+
+    H = hs.hessian(model, sheets, loss)
+    # With a weight beside it, there is nothing to find out.
+    assert len(calls) <= 1
+    assert_same(H.dense(), dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters()))
+
+
+def test_batches_of_a_tokenizer():
+    """They are dictionaries, but not of Python's own kind."""
+    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+    encoding = UserDict(inputs=x, labels=y)
+
+    def loss(model, batch):
+        return F.mse_loss(model(batch["inputs"]), batch["labels"])
+
+    expected = dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters())
+    for data in (encoding, [encoding]):
+        assert_same(hs.hessian(model, data, loss).dense(), expected)
+
+
+def test_closures_by_the_type_of_their_first_argument():
+    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+
+    def loss(one: "nn.Module", two):
+        assert isinstance(one, nn.Module), "only ever called on a model"
+        return F.mse_loss(one(two[0]), two[1])
+
+    expected = dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters())
+    assert_same(hs.hessian(model, (x, y), loss).dense(), expected)
 
 
 def test_closures_by_any_name_of_their_arguments():

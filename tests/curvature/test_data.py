@@ -270,6 +270,25 @@ class Once(IterableDataset):
         return self.samples
 
 
+class Fading:
+    """Has nothing but NaN in its first batch, from the second pass on."""
+
+    def __init__(self, x, y):
+        self.x, self.y, self.passes = x, y, 0
+
+    def __iter__(self):
+        self.passes += 1
+        lost = self.passes > 1
+        yield (torch.full_like(self.x[:9], torch.nan) if lost else self.x[:9]), self.y[:9]
+        yield self.x[9:], self.y[9:]
+
+
+def test_numbers_that_are_lost_are_noticed(case):
+    model, x, y, loss, _, _ = case
+    with pytest.raises(ValueError, match="other batches on another pass"):
+        hs.hessian(model, Fading(x, y), loss, memory=0).dense()
+
+
 def test_a_loader_that_runs_dry_is_noticed(case):
     model, x, y, loss, H, _ = case
     kept = hs.hessian(model, DataLoader(Once(x, y), batch_size=5), loss)

@@ -1,6 +1,5 @@
 """Products that are written out for plain stacks, against automatic differentiation."""
 
-import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +10,7 @@ from torch import nn
 import hessence as hs
 from hessence.curvature.feed_forward import ELEMENTWISE, FeedForwardTerm, Stack
 from hessence.curvature.workspaces import Workspace
+from tests.curvature.alive import bytes_alive
 
 
 def hessian_of(model, total):
@@ -226,14 +226,6 @@ def test_room_goes_with_the_terms():
     assert room() is None
 
 
-def _held():
-    """How many bytes all tensors take that are alive."""
-    gc.collect()
-    tensors = (thing for thing in gc.get_objects() if type(thing) is torch.Tensor)
-    storages = (tensor.untyped_storage() for tensor in tensors)
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-
-
 @pytest.mark.parametrize("name", STACKS)
 def test_the_memory_that_terms_take_is_known_beforehand(name):
     model = STACKS[name]()
@@ -241,9 +233,9 @@ def test_the_memory_that_terms_take_is_known_beforehand(name):
     for samples in (1_000, 3_000):
         H = hs.hessian(model, (torch.randn(samples, 4), torch.randn(samples, 3)), nn.MSELoss())
         told.append(sum(H._terms._sizes(H.setting.batches.first)))
-        before = _held()
+        before = bytes_alive()
         H @ torch.ones(H.shape[0])
-        taken.append(_held() - before)
+        taken.append(bytes_alive() - before)
         del H
     # The inputs count although they are there before, what the loss holds does not.
     one_tensor = (3_000 - 1_000) * 6 * 4

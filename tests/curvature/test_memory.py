@@ -10,6 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hessence as hs
+from hessence.curvature.feed_forward import FeedForwardTerm
+from tests.curvature.alive import bytes_alive
 from tests.curvature.market import MODELS, numbers, problem
 from tests.curvature.oracle import assert_same, dense_hessian
 
@@ -134,6 +136,40 @@ def test_views_of_a_large_tensor_do_not_count_as_all_of_it(batches):
     H = hs.hessian(model, data, closure, memory=5e6)
     H @ torch.ones(H.shape[0], dtype=torch.float64)
     assert H.kept_graphs == len(data)
+
+
+def test_there_is_one_copy_of_the_data():
+    """However many operators there are, and whatever the size of their chunks."""
+    model = nn.Sequential(nn.Linear(500, 1), nn.Tanh(), nn.Linear(1, 1)).double()
+    x, y = numbers(1_000, 500), numbers(1_000, 1)
+    before = bytes_alive()
+    H = hs.hessian(model, DataLoader(TensorDataset(x, y), batch_size=16), nn.MSELoss())
+    v = torch.ones(H.shape[0], dtype=torch.float64)
+    images = [H @ v, H.ggn @ v, H.ggn @ v]
+    assert all(bool(image.isfinite().all()) for image in images)
+    assert bytes_alive() - before < 1.2 * x.nbytes
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 64])
+def test_chunks_do_not_depend_on_the_size_of_batches(size):
+    """The weights take most of the memory of a graph, and do not grow with the samples."""
+    model = nn.Sequential(nn.Linear(300, 400), nn.Tanh(), nn.Linear(400, 2)).double()
+    x, y = numbers(64, 300), numbers(64, 2)
+    data = list(zip(x.split(size), y.split(size), strict=True))
+    H = hs.hessian(model, data, nn.MSELoss(), memory=1e8)
+    _ = H @ torch.ones(H.shape[0], dtype=torch.float64)
+    assert H.kept_graphs == 1
+
+
+def test_no_product_is_wasted_on_a_trial_that_can_tell_nothing(monkeypatch):
+    calls = []
+    multiply = FeedForwardTerm.multiply
+    monkeypatch.setattr(
+        FeedForwardTerm, "multiply", lambda *a, **k: calls.append(1) or multiply(*a, **k)
+    )
+    H = hs.hessian(nn.Linear(3, 2), (torch.ones(5, 3), torch.ones(5, 2)), nn.MSELoss())
+    _ = H @ torch.ones(8, 4)
+    assert len(calls) == 4
 
 
 def test_graphs_that_are_let_go(batches):

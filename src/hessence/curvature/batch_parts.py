@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ def tensors_in(batch: Any) -> list[Tensor]:
     """Return all tensors of nested tuples, lists and dictionaries."""
     if isinstance(batch, Tensor):
         return [batch]
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         batch = list(batch.values())
     if isinstance(batch, (tuple, list)):
         return [tensor for part in batch for tensor in tensors_in(part)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -50,6 +50,7 @@ class Batches:
             kept.append(batch)
         else:
             self._kept: list[Any] | None = kept
+            self._joined = False
             if not kept:
                 raise ValueError("data is empty: it has no batches.")
             return
@@ -59,6 +60,18 @@ class Batches:
     def kept(self) -> list[Any] | None:
         """All batches, if they fit into the memory."""
         return self._kept
+
+    def regrouped(self, size: int) -> Iterable[Any]:
+        """Return the batches joined and cut to at most so many samples, see ``merged``.
+
+        What is kept is joined once, and takes the place of what it was made of; for another size
+        it is only cut, so that there is never a second copy of the data.
+        """
+        if self._kept is None:
+            return merged(self._pass(), size)
+        if not self._joined:
+            self._kept, self._joined = list(merged(self._kept, size)), True
+        return [piece for batch in self._kept for piece in merged([batch], size)]
 
     def __iter__(self) -> Iterator[Any]:
         return self._pass() if self._kept is None else iter(self._kept)
@@ -101,7 +114,7 @@ def _require_same(batch: Any, known: Any) -> None:
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool(((a == b) | (a != a)).all())
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 class _Draws:
@@ -203,7 +216,7 @@ def _source(data: Any) -> Iterable[Any]:
         data = data.tensors
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         data = DataLoader(data, batch_size=DATASET_BATCH)
-    if isinstance(data, (tuple, dict)) or _is_listed_pair(data):
+    if isinstance(data, (tuple, Mapping)) or _is_listed_pair(data):
         return [data]
     # Loaders are not tried out, since their iterators may start processes.
     iterator = () if isinstance(data, DataLoader) else iter_or_none(data)
@@ -235,7 +248,7 @@ def _require_tensors(batch: Any) -> None:
     """Refuse NumPy arrays where there should be tensors; a dictionary may hold some besides."""
     parts = batch if isinstance(batch, (tuple, list)) else [batch]
     for part in parts:
-        inner = part.values() if isinstance(part, dict) else [part]
+        inner = part.values() if isinstance(part, Mapping) else [part]
         array = next((a for a in inner if hasattr(a, "__array__")), None)
         if not tensors_in(part) and array is not None:
             raise TypeError(
@@ -253,11 +266,9 @@ def _move(batch: Any, device: torch.device) -> Any:
         moved = batch.to(device)
         # What was made in inference mode cannot be part of a graph.
         return moved.clone() if moved.is_inference() else moved
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return {key: _move(value, device) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):
         parts = (_move(part, device) for part in batch)
         return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
-    if hasattr(batch, "to") and hasattr(batch, "items"):  # the dictionaries of tokenizers
-        return {key: _move(value, device) for key, value in batch.items()}
     return batch

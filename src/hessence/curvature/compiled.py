@@ -23,7 +23,9 @@ def compiled(build: Callable[[Any], Term]) -> Callable[[Any], Term]:
 
 
 class CompiledTerm(Term):
-    """A term whose products are compiled when first asked for."""
+    """A term whose products are compiled when first asked for, one vector at a time."""
+
+    takes_blocks = False
 
     def __init__(self, term: Term) -> None:
         self._term = term
@@ -33,11 +35,8 @@ class CompiledTerm(Term):
     def multiply(
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False
     ) -> list[Tensor]:
-        """Multiply by a vector; several go one by one."""
-        if batched:
-            rows = zip(*directions, strict=True)
-            images = [self.multiply(row, chosen) for row in rows]
-            return [torch.stack(parts) for parts in zip(*images, strict=True)]
+        """Multiply by a vector."""
+        assert not batched
         key = tuple(chosen)
         if key not in self._products:
             self._products[key] = self._compile(directions, chosen)

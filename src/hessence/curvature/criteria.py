@@ -208,10 +208,14 @@ def _named(name: str) -> Criterion:
 
 
 def _takes_model(function: Callable[..., Any]) -> bool:
+    """Whether the first parameter is a model, by its name or its type."""
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
+        with contextlib.suppress(Exception):  # of types that are not there when the program runs
+            signature = inspect.signature(function, eval_str=True)
     except (TypeError, ValueError):
         return False
+    parameters = list(signature.parameters.values())
     if not parameters:
         return False
     annotation = parameters[0].annotation

@@ -121,6 +121,8 @@ class FeedForwardTerm(Term):
         Where products put what they pass on, shared with the terms of other batches.
     """
 
+    takes_blocks = False
+
     def __init__(
         self,
         stack: Stack,
@@ -178,10 +180,8 @@ class FeedForwardTerm(Term):
     def multiply(
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False
     ) -> list[Tensor]:
-        """Multiply by a vector; several go one by one."""
-        if batched:
-            images = [self.multiply(row, chosen) for row in zip(*directions, strict=True)]
-            return [torch.stack(parts) for parts in zip(*images, strict=True)]
+        """Multiply by a vector."""
+        assert not batched
         kind = self._layers[0].weight
         given = {i: part.to(kind.dtype) for i, part in zip(chosen, directions, strict=True)}
         bent = [layer for layer in self._layers if layer.first is not None]

@@ -117,7 +117,7 @@ def layer_spectra(
     require_int("k", k, 1, None)
     make = hessian if of == "hessian" else ggn
     whole = make(model, data, loss, params, eval_mode=eval_mode, memory=memory)
-    whole.require_sound(stacklevel=2)
+    whole.require_sound()
     spectra = LayerSpectra()
     for name, patterns in _groups(whole.parameters.names, groups).items():
         block = whole.block(patterns)

@@ -74,19 +74,21 @@ def hessian(
         A ``torch.nn`` loss, with its reduction, weights and ignored targets; ``"mse"`` or None for
         ½ E‖f − y‖², or another of this library's names; a function of (prediction, target) that
         returns a mean or a sum over samples; or a closure ``loss(model, batch)``, told by the name
-        of its first parameter (model, module, net or network), by batches that are not pairs, or
-        because it cannot be called on a prediction. A closure returns a mean or a sum over samples
-        (which of them, parts of the batches tell, if there are several), or a pair (mean, weight).
+        (model, module, net or network) or type of its first parameter, by batches that are not
+        pairs, or because it cannot be called on a prediction. A closure returns a mean or a sum
+        over samples (if there are several batches, it is called on parts of them to tell which),
+        or a pair (mean, weight).
     params : optional
         Patterns of names, such as ``"blocks.*.attn.*"``, or tensors; by default all parameters
         that require gradients.
     eval_mode : bool
         Run the model in evaluation mode and restore its mode afterwards.
     memory : float, optional
-        How many bytes of data and graphs to keep from product to product; what does not fit is
-        computed again each time. By default half of what is free.
+        How many bytes of data, and how many of graphs, to keep from product to product; what does
+        not fit is read or computed again each time. By default half of what is free.
     mode : {"auto", "vectors", "blocks"}
         Whether several columns go through a graph one by one or at once. By default a trial tells.
+        Products of plain stacks of linear layers, and compiled ones, are always one by one.
     compile : bool
         Compile the products with ``torch.compile``: takes some ten seconds to minutes, and pays
         after hundreds to thousands of products (see the benchmarks).

@@ -28,6 +28,7 @@ from hessence.curvature.checks import (
 from hessence.curvature.setting import Setting
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
+from hessence.notices import warn
 from hessence.operators import Operator, require_finite
 from hessence.precision import full_precision, reduced
 
@@ -191,7 +192,7 @@ class ModelOperator(Operator):
             return replace(checked, message=f"{HELD_ELSEWHERE}: {', '.join(elsewhere[:3])}.")
         return checked
 
-    def require_sound(self, stacklevel: int) -> None:
+    def require_sound(self) -> None:
         """Refuse a loss that is random or not finite, and warn of products that look wrong."""
         checked = self.check()
         if not checked.deterministic or checked.message == NOT_FINITE:
@@ -199,8 +200,7 @@ class ModelOperator(Operator):
             owner = "data" if any(bool((t != t).any()) for t in tensors) else "model"
             raise ValueError(f"{owner}: {checked.message}")
         if not checked.passed:
-            text = f"the Hessian's products are suspect: {checked.message}"
-            warnings.warn(text, CheckWarning, stacklevel + 1)
+            warn(f"products are suspect: {checked.message}", CheckWarning)
 
     def _widened(self, batch: Any) -> tuple[Self, Any]:
         """Return operator and batch in double precision, or as they are if that fails."""
@@ -268,7 +268,7 @@ class ModelOperator(Operator):
         return torch.autograd.grad(total, leaves, materialize_grads=True), count
 
     def _add(self, term: Term, rows: Tensor, result: Tensor) -> None:
-        if len(rows) == 1 or not self._use_blocks(term, rows):
+        if len(rows) == 1 or not term.takes_blocks or not self._use_blocks(term, rows):
             self._add_vectors(term, rows, result)
         else:
             self._add_blocks(term, rows, result)
@@ -302,9 +302,6 @@ class ModelOperator(Operator):
         """Decide once, by a trial on the first term, whether blocks are faster."""
         if self._blocks_pay is None:
             single, block = self._trial(term, rows[:TRIAL])
-            # All ranks must choose alike, or their sums would differ in the last digit.
-            single = ranks.sum_number(single, self.device)
-            block = ranks.sum_number(block, self.device)
             self._blocks_pay = block < CLEARLY * single
         return self._blocks_pay
 
@@ -317,16 +314,17 @@ class ModelOperator(Operator):
         single: list[float] = []
         block: list[float] = []
         while not single or (single[0] < BRIEF and len(single) < REPEATS):
-            single.append(_seconds(lambda: self._add_vectors(term, rows, image)))
-            block.append(_seconds(lambda: self._add_blocks(term, rows, image)))
+            single.append(self._seconds(lambda: self._add_vectors(term, rows, image)))
+            block.append(self._seconds(lambda: self._add_blocks(term, rows, image)))
         return min(single), min(block)
+
+    def _seconds(self, work: Callable[[], None]) -> float:
+        start = time.perf_counter()
+        work()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - start
 
 
 def _wide(part: Any) -> Any:
     return part.double() if isinstance(part, Tensor) and part.is_floating_point() else part
-
-
-def _seconds(work: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start

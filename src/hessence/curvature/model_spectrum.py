@@ -179,7 +179,7 @@ def estimate(
     reason: str,
 ) -> Estimate:
     """Estimate the spectrum of an operator, after a check of its products."""
-    H.require_sound(stacklevel=3)
+    H.require_sound()
     size = H.shape[0]
     everything = k is None or k >= size
     if everything and size > DENSE_MOST:

@@ -194,7 +194,7 @@ class Monitor:
             raise ValueError(f"model must have {before} parameters as before, got {H.shape[0]}.")
         loss = H.loss()
         if index == 0 and math.isfinite(loss):
-            H.require_sound(stacklevel=3)
+            H.require_sound()
         top = self._top("hessian", H, index, loss)
         value, error, spent = math.nan, math.nan, 0
         if self._trace and np.isfinite(top.values).all():

@@ -106,19 +106,10 @@ class ClosureCriterion(Criterion):
         The function.
     averaged : bool
         Whether it is a mean.
-    decided : bool
-        Whether that has been found out.
     """
 
-    def __init__(
-        self,
-        function: Callable[[nn.Module, Any], Any],
-        *,
-        averaged: bool = True,
-        decided: bool = False,
-    ) -> None:
-        self._function = function
-        self.averaged, self.decided = averaged, decided
+    def __init__(self, function: Callable[[nn.Module, Any], Any], *, averaged: bool = True) -> None:
+        self._function, self.averaged = function, averaged
 
     def settled(
         self, runs: Sequence[Callable[..., Any]], batches: Callable[[], Iterable[Any]]
@@ -143,19 +134,19 @@ class ClosureCriterion(Criterion):
             self._try(trial, partial(run, self._function), batches())
             if trial.decided:
                 break
-        return ClosureCriterion(self._function, averaged=trial.averaged(), decided=True)
+        return ClosureCriterion(self._function, averaged=trial.averaged())
 
     def _try(
         self, trial: ReductionTrial, value: Callable[[Any], Any], batches: Iterable[Any]
     ) -> None:
         """Compare values on parts of batches, as far as these can be cut."""
         before = None
-        for batch in batches:
-            samples = first_length(batch)
-            leaves = tree_leaves(batch)
-            can_cut = all(leaf is None or isinstance(leaf, (str, Tensor)) for leaf in leaves)
-            if not can_cut or {t.shape[:1] for t in tensors_in(batch)} != {(samples,)}:
+        for index, batch in enumerate(batches):
+            if index == 0 and trial.needless(value, batch):
+                return
+            if not _can_cut(batch):
                 continue
+            samples = first_length(batch)
             cut = max(1, samples // 3)
             part = some_rows(batch, slice(cut))
             trial.add(value, part, some_rows(batch, slice(cut, None)) if samples > 1 else part)
@@ -185,6 +176,15 @@ class ClosureCriterion(Criterion):
         # The mean over nothing is not a number, and must not become a part of the sum.
         total = value.mean() * weight if weight else value.new_zeros(())
         return total, weight
+
+
+def _can_cut(batch: Any) -> bool:
+    """Whether a batch is of tensors with as many samples each, and of texts."""
+    leaves = [leaf for leaf in tree_leaves(batch) if leaf is not None]
+    lengths = {tensor.shape[:1] for tensor in tensors_in(batch)}
+    return all(isinstance(leaf, (str, Tensor)) for leaf in leaves) and (
+        len(lengths) == 1 and lengths != {()}
+    )
 
 
 def _is_cut(prediction: Any, target: Any) -> bool:

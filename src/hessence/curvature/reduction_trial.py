@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from hessence.curvature import ranks
 from hessence.curvature.batch_parts import first_length, joined
+from hessence.notices import warn
 
 NOT_A_REDUCTION = (
     "loss must be a mean or a sum over samples for data in several batches, but its value on some "
@@ -37,8 +37,17 @@ class ReductionTrial:
 
     @property
     def decided(self) -> bool:
-        """Whether it cannot be both any more."""
-        return len(self._possible) < 2
+        """Whether it cannot be both any more, or there is nothing to find out."""
+        return len(self._possible) < 2 or self._told
+
+    def needless(self, value: Callable[[Any], Any], batch: Any) -> bool:
+        """Whether the loss has its weight beside it, so that there is nothing to find out."""
+        try:
+            self._told = isinstance(value(batch), tuple)
+        except Exception:  # of a loss that cannot be had for these parameters
+            return False
+        self._tried = self._tried or self._told
+        return self._told
 
     def add(self, value: Callable[[Any], Any], first: Any, second: Any) -> None:
         """Compare the value on two parts with that on both."""
@@ -70,7 +79,7 @@ class ReductionTrial:
         missed = any(trial._missed and not trial._told for trial in everyone)
         # A mean over words looks like one over samples, but a sum like nothing else.
         if True in possible and (missed or not tried):
-            warnings.warn(UNTOLD, stacklevel=6)
+            warn(UNTOLD)
         return True in possible
 
 

@@ -57,7 +57,9 @@ class Setting:
             self.snapshot = Snapshot(model, params, eval_mode=eval_mode)
             self.memory = budget(memory, self.snapshot.device)
             self.batches = Batches(data, self.snapshot.device, self.memory)
-            self.criterion = self._settle(as_criterion(loss, self.batches.first))
+            # A criterion is one that another operator has found out about.
+            known = isinstance(loss, Criterion)
+            self.criterion = loss if known else self._settle(as_criterion(loss, self.batches.first))
         self.mode: Mode = mode
         self.compile = compile
         self.count: float | None = None
@@ -69,7 +71,7 @@ class Setting:
                 "give a closure loss(model, batch)."
             )
         several = self.batches.kept is None or len(self.batches.kept) > 1 or ranks.parallel()
-        if isinstance(criterion, ClosureCriterion) and several and not criterion.decided:
+        if isinstance(criterion, ClosureCriterion) and several:
             # The loss may be zero here, where a mean and a sum are the same.
             there = partial(self.snapshot.run, leaves=self.snapshot.parameters.elsewhere())
             return criterion.settled((there, self.snapshot.run), lambda: self.batches)

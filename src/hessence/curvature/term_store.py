@@ -8,7 +8,7 @@ from typing import Any
 
 from hessence.curvature.batch_parts import tensors_in
 from hessence.curvature.batches import Batches, byte_count, is_sample_pair, merged
-from hessence.curvature.chunk_size import chunk_size
+from hessence.curvature.chunk_size import PROBES, chunk_size
 from hessence.curvature.terms import Term
 
 
@@ -74,11 +74,11 @@ class TermStore:
         samples, _ = self._measure()
         kept = self._batches.kept
         if kept is None:
-            return merged(self._batches, samples) if self._separable else self._batches
+            return self._batches.regrouped(samples) if self._separable else self._batches
         if self._separable:
             total = sum(len(batch[0]) for batch in kept if is_sample_pair(batch))
             even = math.ceil(total / max(1, math.ceil(total / samples)))
-            kept = list(merged(kept, max(even, 1)))
+            kept = list(self._batches.regrouped(max(even, 1)))
         self._chunks = kept
         return kept
 
@@ -105,6 +105,8 @@ class TermStore:
         if self._measured is None:
             batch = self._batches.first
             if self._separable and is_sample_pair(batch):
+                if len(batch[0]) < max(PROBES):
+                    batch = next(iter(merged(self._batches, max(PROBES))))
                 self._measured = chunk_size(self._sizes, batch, self._memory, cached=self._cached)
             else:
                 self._measured = 1, float(sum(self._sizes(batch)))

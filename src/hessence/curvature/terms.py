@@ -28,6 +28,9 @@ class Term(ABC):
 
     count: float
 
+    takes_blocks = True
+    """Whether several vectors can be multiplied at once, rather than one by one."""
+
     @abstractmethod
     def multiply(
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from hessence.krylov.lanczos import Search
 from hessence.krylov.operands import Operand, operand, plain
 from hessence.krylov.results import ConvergenceWarning, Eigenpairs
 from hessence.krylov.selection import Which, require_which
+from hessence.notices import warn
 from hessence.precision import full_precision
 
 SMALL = 64
@@ -238,7 +238,7 @@ def _report(findings: Findings, request: Request, subject: Operand, method: str)
         confidence=findings.confidence,
     )
     if not pairs.converged:
-        warnings.warn(message, ConvergenceWarning, stacklevel=4)
+        warn(message, ConvergenceWarning)
     return pairs
 
 

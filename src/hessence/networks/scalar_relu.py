@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -17,6 +16,7 @@ from hessence.networks.anatomy import CellwiseAnatomy, dissect, phase_of
 from hessence.networks.cellwise import CELLS, CellwiseHessian, unit_slopes
 from hessence.networks.network import ScalarNetwork
 from hessence.networks.products import Gram, gram
+from hessence.notices import warn
 from hessence.objectives import Pointwise, Quadratic, scalar_objective
 
 
@@ -87,11 +87,10 @@ class ScalarReLU(ScalarNetwork):
         objectives = self._objective(self._data(x, y), loss)
         dead = int(xp.sum(xp.astype(self.v == 0, xp.int64)))
         if dead:
-            warnings.warn(
+            warn(
                 f"{dead} hidden unit(s) have v = 0, where a ReLU has no Hessian; "
                 "they count as dead, as in autodiff, and their directions as flat.",
                 KinkWarning,
-                stacklevel=2,
             )
         inner = self._gram.inner
         curvature = [o.curvature(inner[..., c]) for c, o in enumerate(objectives[:2])]
