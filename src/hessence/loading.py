@@ -1,4 +1,4 @@
-"""Reading what was saved: a spectrum or an estimate, told by the format that the file names."""
+"""Reading what was saved: a spectrum, an estimate or a history, told by the format in the file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from hessence.spectra import Spectrum
 
 if TYPE_CHECKING:
+    from hessence.curvature.history import History
     from hessence.estimates import Estimate
 
 
-def load(path: str | os.PathLike[str]) -> Spectrum | Estimate:
-    """Read what ``Spectrum.save`` or ``Estimate.save`` wrote.
+def load(path: str | os.PathLike[str]) -> Spectrum | Estimate | History:
+    """Read what ``save`` of a spectrum or an estimate wrote, or the history of a monitor.
 
     Examples
     --------
@@ -30,8 +31,13 @@ def load(path: str | os.PathLike[str]) -> Spectrum | Estimate:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"path is not a spectrum file: {path} does not hold JSON.") from error
-    if isinstance(data, dict) and str(data.get("format")).startswith("hessence.estimate"):
+    form = str(data.get("format")) if isinstance(data, dict) else ""
+    if form.startswith("hessence.estimate"):
         from hessence.estimates import Estimate
 
         return Estimate.from_dict(data)
+    if form.startswith("hessence.history"):
+        from hessence.curvature.history import History
+
+        return History.load(path)
     return Spectrum.from_dict(data)

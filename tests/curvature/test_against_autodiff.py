@@ -34,6 +34,8 @@ def test_the_gauss_newton_matrix(name):
     H = hs.hessian(case.model, case.data, case.loss)
     v = torch.linspace(-1, 1, G.shape[0], dtype=torch.float64)
     assert_same(H.ggn @ v, expected @ v)
+    whole = dense_hessian(case.value, parameters)
+    assert float((H.functional @ v - (whole - expected) @ v).norm()) <= 1e-11 * whole.norm()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -19,6 +19,7 @@ from tests.curvature.oracle import dense_ggn, dense_hessian
 def test_values_are_those_of_dense_matrices_within_their_errors(dtype):
     model, (x, y), loss = small(dtype)
     monitor = Monitor(model, (x, y), loss, k=3, trace=30)
+    assert monitor.eigenvectors is None
     rounding = 1e-4 if dtype == torch.float32 else 1e-12
     for step in range(25):
         record = monitor.measure(step)
@@ -39,6 +40,10 @@ def test_values_are_those_of_dense_matrices_within_their_errors(dtype):
             assert record.loss == pytest.approx(loss(model(x), y).item())
             gap = abs(record.eigenvalues[0] - record.ggn_eigenvalues[0]) / record.eigenvalues[0]
             assert record.ggn_gap == pytest.approx(gap)
+            vectors = monitor.eigenvectors.double()
+            assert vectors.shape == (len(H), 3)
+            residuals = (H @ vectors - vectors * torch.tensor(record.eigenvalues)).norm(dim=0)
+            assert float(residuals.max()) <= 2e-4 * float(truth[0]) + rounding
         descend(model, (x, y), loss, 0.3)
     assert monitor.history.eigenvalues.shape == (25, 3)
     np.testing.assert_array_equal(monitor.history.steps, np.arange(25))

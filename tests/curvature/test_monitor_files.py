@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
+import hessence as hs
 from hessence.curvature.history import History
 from hessence.curvature.monitor import Monitor
 from tests.curvature import monitored_run, monitored_shares
@@ -26,6 +27,7 @@ def test_a_history_comes_back_bit_by_bit(tmp_path):
     path = tmp_path / "history.json"
     monitor.history.save(path)
     assert_equal(History.load(path), monitor.history)
+    assert_equal(hs.load(path), monitor.history)
     json.loads(path.read_text(), parse_constant=pytest.fail)
     again = Monitor(model, data, lambda model, batch: loss(model(batch[0]), batch[1]), k=2)
     again.measure(-3)
@@ -35,8 +37,8 @@ def test_a_history_comes_back_bit_by_bit(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "{}", "null", '{"kind": "hessence monitor", "version": 1}',
-     '{"kind": "hessence monitor", "version": 1, "parameters": 123, "k": 1, "records": [{}]}',
+    ["", "{", "[]", "{}", "null", '{"format": "hessence.history/1"}',
+     '{"format": "hessence.history/1", "parameters": 123, "k": 1, "records": [{}]}',
      "\x00\xff", "1" * 5000],
 )  # fmt: skip
 def test_a_damaged_history_is_refused_and_left_alone(tmp_path, content):
@@ -112,6 +114,10 @@ def test_a_run_from_the_start_leaves_the_old_history_beside_the_new_one(tmp_path
     second.measure(1)
     assert (tmp_path / "run.json.bak").read_bytes() == before
     np.testing.assert_array_equal(History.load(path).steps, [0, 1])
+    third = Monitor(model, data, loss, path=path)
+    third.measure(0)
+    assert (tmp_path / "run.json.bak").read_bytes() == before
+    np.testing.assert_array_equal(hs.load(tmp_path / "run.json.bak1").steps, [0, 1])
 
 
 def test_files_of_another_model_or_k_are_refused(tmp_path):

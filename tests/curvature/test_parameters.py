@@ -181,6 +181,21 @@ def test_split():
     assert {n: p.shape for n, p in parts.items()} == {n: p.shape for n, p in named.items()}
     assert torch.equal(torch.cat([p.reshape(-1) for p in parts.values()]), v)
     assert parts["factor"].shape == ()
+    assert torch.equal(H.join(parts), v)
+    assert torch.equal(H.join(dict(reversed(parts.items()))), v)
+    assert torch.equal(H.join(list(parts.values())), v)
+    loss = case.loss(case.model(case.x), case.y)
+    slopes = torch.autograd.grad(loss, list(named.values()), materialize_grads=True)
+    assert_same(H.join(slopes), H.gradient())
+    for wrong in (
+        {},
+        parts | {"more": v},
+        list(parts.values())[1:],
+        [v],
+        list(named.values())[::-1],
+    ):
+        with pytest.raises(ValueError, match="parts must"):
+            H.join(wrong)
     for bad in (v[:-1], torch.stack([v, v]), v.numpy(), [1.0, 2.0]):
         with pytest.raises((ValueError, TypeError), match="vector must"):
             H.split(bad)
@@ -207,3 +222,5 @@ def test_blocks_that_are_not_there(gpt, params):
         hs.hessian(*gpt).block(params)
     with pytest.raises(ValueError, match="no parameter matches 'positions'"):
         hs.hessian(*gpt, "blocks").block("positions")
+    with pytest.raises(TypeError, match="params must be name patterns for a block, got a tensor"):
+        hs.hessian(*gpt).block(next(gpt[0].parameters()))

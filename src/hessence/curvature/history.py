@@ -15,7 +15,7 @@ import numpy as np
 from hessence.curvature.measurement import Measurement, Numbers, from_plain, integer, to_plain
 from hessence.files import write_atomically
 
-KIND, VERSION = "hessence monitor", 1
+FORMAT = "hessence.history/1"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -143,7 +143,7 @@ class History:
 
     def to_json(self) -> str:
         """Return the history as JSON, one line for each measurement; NaN is null."""
-        head = {"kind": KIND, "version": VERSION, "parameters": self.parameters, "k": self.k}
+        head = {"format": FORMAT, "parameters": self.parameters, "k": self.k}
         lines = ",\n".join(json.dumps(to_plain(record), allow_nan=False) for record in self.records)
         return json.dumps(head)[:-1] + ', "records": [\n' + lines + "\n]}\n"
 
@@ -152,8 +152,8 @@ class History:
         """Read a history that was saved. One that is damaged is refused and left as it is."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-            if (content["kind"], content["version"]) != (KIND, VERSION):
-                raise ValueError(f"it is not a {KIND!r} file of version {VERSION}")
+            if content["format"] != FORMAT:
+                raise ValueError(f"its format is not {FORMAT}")
             parameters, k = (integer(content[name]) for name in ("parameters", "k"))
             records = tuple(from_plain(entry, k) for entry in content["records"])
             steps = [record.step for record in records]

@@ -14,10 +14,11 @@ from hessence.curvature.model_operator import ModelOperator
 from hessence.curvature.setting import Mode, Setting
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import GgnTerm, HessianTerm
+from hessence.operators import Operator
 
 
 class ModelHessian(ModelOperator):
-    """The Hessian of a model's loss; ``H.ggn`` is its Gauss–Newton part."""
+    """The Hessian of a model's loss, split as H = ``ggn`` + ``functional``."""
 
     def _moved(self, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
         return self._slopes(batch, leaves)[0]
@@ -26,6 +27,11 @@ class ModelHessian(ModelOperator):
     def ggn(self) -> ModelGgn:
         """The Gauss–Newton part."""
         return ModelGgn(self.setting, _ggn_terms(self.setting), self._chosen)
+
+    @property
+    def functional(self) -> ModelFunctional:
+        """The functional part, H without its Gauss–Newton part; a product takes one of each."""
+        return ModelFunctional(self)
 
 
 class ModelGgn(ModelOperator):
@@ -42,6 +48,25 @@ class ModelGgn(ModelOperator):
         if not here.requires_grad:
             return [torch.zeros_like(leaf) for leaf in own]
         return list(torch.autograd.grad(here, own, bent, materialize_grads=True))
+
+
+class ModelFunctional(Operator):
+    """The functional part of a model's Hessian: the model's own curvature, times the slopes."""
+
+    def __init__(self, whole: ModelHessian) -> None:
+        self._whole = whole
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(p, p), p the number of parameters."""
+        return self._whole.shape
+
+    @property
+    def _reference(self) -> Tensor:
+        return self._whole._reference
+
+    def _apply(self, columns: Tensor) -> Tensor:
+        return self._whole._apply(columns) - self._whole.ggn._apply(columns)
 
 
 def hessian(
@@ -96,8 +121,8 @@ def hessian(
     Returns
     -------
     ModelHessian
-        With ``@``, ``shape``, ``dense()``, ``to_scipy()``, ``check()``, ``ggn``, ``block(params)``,
-        ``split(vector)``, ``loss()`` and ``gradient()``.
+        With ``@``, ``shape``, ``dense()``, ``to_scipy()``, ``check()``, ``ggn``, ``functional``,
+        ``block(params)``, ``split(vector)``, ``join(tensors)``, ``loss()`` and ``gradient()``.
 
     Notes
     -----

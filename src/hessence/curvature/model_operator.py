@@ -6,7 +6,7 @@ import copy
 import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, Self, TypeVar, cast
@@ -121,6 +121,21 @@ class ModelOperator(Operator):
                 f"vector must have shape ({self.parameters.size},), got {tuple(vector.shape)}."
             )
         return dict(zip(self.parameters.names, self.parameters.split(vector), strict=True))
+
+    def join(self, parts: Mapping[str, Tensor] | Sequence[Tensor]) -> Tensor:
+        """Make a vector (p,) of tensors shaped like the parameters: what ``split`` cut, undone.
+
+        They are given by name, or in the order of the parameters, as gradients are.
+        """
+        if isinstance(parts, Mapping):
+            if parts.keys() != set(self.parameters.names):
+                wanted = ", ".join(self.parameters.names[:3])
+                raise ValueError(f"parts must have the names of the parameters, {wanted}, ….")
+            parts = [parts[name] for name in self.parameters.names]
+        shapes = [tuple(part.shape) for part in parts]
+        if shapes != [tuple(shape) for shape in self.parameters.shapes]:
+            raise ValueError("parts must be tensors of the parameters' shapes, in their order.")
+        return self.parameters.join(list(parts))
 
     @_recordable
     def loss(self) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hessence.curvature.criteria import PairCriterion
 from hessence.curvature.history import History
@@ -47,7 +48,8 @@ class Monitor:
         The learning rate, for the line 2 / lr in the picture. ``measure`` takes one too.
     path : str or path, optional
         A JSON file to keep the history in, written after every measurement. If it exists, the
-        history in it is gone on with. Beside it a file ``.npz`` keeps the vectors to start from.
+        history in it is gone on with. Beside it a file ``.npz`` keeps the vectors to start from:
+        those of the Notes, so that for large models measuring less often saves writing.
     refresh : int
         Every so many measurements a search from a random vector makes sure that no eigenvalue has
         overtaken those that are followed; 0 leaves that out. See Notes.
@@ -74,7 +76,7 @@ class Monitor:
     *Restarts.* A new monitor with the same `path` goes on with the history. If the training script
     starts again from an earlier checkpoint, the first step it measures replaces the record of that
     step, and those after it are dropped; if that leaves none, the old history is kept in a file
-    ``.bak``. Within one monitor steps must increase.
+    ``.bak``. ``hs.load(path)`` reads a history. Within one monitor steps must increase.
 
     *Data-parallel runs.* Every process that ``torch.distributed`` has joined makes its own monitor
     with its share of the data and calls ``measure``; all get the same record, and the first one
@@ -152,6 +154,14 @@ class Monitor:
     def history(self) -> History:
         """All measurements so far."""
         return self._history
+
+    @property
+    def eigenvectors(self) -> Tensor | None:
+        """The Hessian's eigenvectors of the last measurement (p, k), for its k eigenvalues.
+
+        In the order of ``model.parameters()``; None before the first measurement.
+        """
+        return self._trackers["hessian"].eigenvectors
 
     def measure(self, step: int, *, lr: float | None = None) -> Measurement:
         """Measure the model as it is now, and save the history if there is a path.

@@ -6,6 +6,7 @@ In a data-parallel run only the first process reads and writes them, and tells t
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import zipfile
 from collections.abc import Callable, Mapping
@@ -51,8 +52,13 @@ class MonitorFiles:
         _from_first_rank(lambda: self._save(history, states))
 
     def set_aside(self) -> None:
-        """Keep the history of an earlier run beside the new one, under ``.bak``."""
-        _from_first_rank(lambda: os.replace(self._path, f"{self._path}.bak"))
+        """Keep the history of an earlier run beside the new one, as ``.bak``, ``.bak1`` and so on."""
+        _from_first_rank(self._set_aside)
+
+    def _set_aside(self) -> None:
+        names = itertools.chain([".bak"], (f".bak{i}" for i in itertools.count(1)))
+        free = (name for name in names if not Path(f"{self._path}{name}").exists())
+        os.replace(self._path, f"{self._path}{next(free)}")
 
     def _load(self, empty: History) -> tuple[History, States]:
         if not self._path.exists():

@@ -104,7 +104,10 @@ class Parameters:
 
     def indices(self, patterns: str | Sequence[str]) -> list[int]:
         """Return which of the tensors have a name that one of the patterns matches."""
-        wanted = _matched(self.names, self.aliases, _listed(patterns))
+        listed = _listed(patterns)
+        if not all(isinstance(item, str) for item in listed):
+            raise TypeError("params must be name patterns for a block, got a tensor.")
+        wanted = _matched(self.names, self.aliases, listed)
         return [i for i, name in enumerate(self.names) if name in wanted]
 
     def split(self, flat: Tensor) -> tuple[Tensor, ...]:

@@ -80,6 +80,11 @@ class Tracker:
         self._past: Recollection
         self._largest = 0.0
 
+    @property
+    def eigenvectors(self) -> Tensor | None:
+        """The vectors that are followed (p, k), None before the first measurement."""
+        return None if self._vectors is None else self._vectors.mT.clone()
+
     def measure(self, H: Any, rng: np.random.Generator, *, check: bool) -> Top:
         """Find the eigenvalues of the operator as it is now.
 
