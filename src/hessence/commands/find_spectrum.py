@@ -6,6 +6,7 @@ import argparse
 import difflib
 import importlib.util
 import json
+import os
 import sys
 import sysconfig
 import traceback
@@ -37,9 +38,8 @@ def add(commands: Any) -> None:
         metavar="SCRIPT.py:FUNCTION",
         help="a function without arguments that returns model, data and loss",
     )
-    parser.add_argument(
-        "-k", type=int, default=10, help="how many eigenvalues, if not all are exact (10)"
-    )
+    parser.add_argument("-k", type=_count, default=10, metavar="K",
+                        help="how many eigenvalues, or 'all', if not all are exact (10)")  # fmt: skip
     parser.add_argument("--method", choices=("exact", "estimate"), help="insist on one of the two")
     parser.add_argument("--which", default="LA", choices=("LA", "SA", "LM", "BE"),
                         help="largest, smallest, largest in magnitude, or both ends")  # fmt: skip
@@ -59,13 +59,15 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Find the spectrum, print and draw it."""
-    for name, least in (("k", 1), ("probes", 1), ("steps", 1), ("seed", 0)):
-        if getattr(options, name) < least:
-            raise CommandError(f"{name} must be at least {least}, got {getattr(options, name)}.")
+    limits = {"k": 1, "probes": 1, "steps": 1, "seed": 0, "memory": 0}
+    for name, least in limits.items():
+        given = getattr(options, name)
+        if given is not None and not given >= least:
+            raise CommandError(f"{name} must be at least {least}, got {given:g}.")
+    _require_place(options.out)
     if importlib.util.find_spec("matplotlib") is None:
         raise CommandError("the picture needs matplotlib: pip install 'hessence[plot]'.")
     build = load_function(options.target)
-    options.out.mkdir(parents=True, exist_ok=True)
     model, data, loss = _built(build, options.target)
     bar = ProgressBar(sys.stderr, "products")
     with warnings.catch_warnings(record=True) as remarks:
@@ -74,8 +76,10 @@ def run(options: argparse.Namespace) -> int:
             result = _find(model, data, loss, options, bar)
         finally:
             bar.clear()
-    write_atomically(options.out / "spectrum.json", json.dumps(result.to_dict(), indent=1))
-    write_atomically(options.out / "spectrum.png", _picture(result))
+    picture = _picture(result)
+    options.out.mkdir(parents=True, exist_ok=True)
+    result.save(options.out / "spectrum.json")
+    write_atomically(options.out / "spectrum.png", picture)
     for text in dict.fromkeys(str(remark.message) for remark in remarks):
         print(f"hessence: note: {text}", file=sys.stderr)
     if options.json:
@@ -85,6 +89,17 @@ def run(options: argparse.Namespace) -> int:
     print(f"  {'exact' if result.exact else 'not exact'}: {result.reason}")
     print(f"Picture and numbers: {options.out / 'spectrum.png'}, {options.out / 'spectrum.json'}")
     return 0
+
+
+def _count(text: str) -> int | None:
+    return None if text == "all" else int(text)
+
+
+def _require_place(folder: Path) -> None:
+    """Refuse a folder that cannot be made, before anything is computed."""
+    there = next((place for place in (folder, *folder.parents) if place.exists()), Path())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise CommandError(f"--out: {str(folder)!r} is not a folder that can be written to.")
 
 
 def load_function(target: str) -> Callable[[], Any]:

@@ -37,6 +37,9 @@ DENSE_LIMIT = 512
 DENSE_MOST = 2**14
 """The most parameters of which all eigenvalues are computed when k is None."""
 
+DENSE_COPIES = 6
+"""How many matrices in double precision that takes at a time."""
+
 TRACE_PRODUCTS = 50
 """How many products the trace is estimated with."""
 
@@ -186,6 +189,12 @@ def estimate(
         raise ValueError(
             f"k must be less than the number of parameters if that is more than {DENSE_MOST}, got "
             f"{k} for {size}."
+        )
+    needed = DENSE_COPIES * size**2 * 8
+    if everything and size > DENSE_LIMIT and needed > H.setting.memory:
+        raise ValueError(
+            f"k={k} takes the whole matrix and some {needed / 1e9:.1f} GB, more than memory= or "
+            "half of what is free: give a smaller k."
         )
     if everything or size <= DENSE_LIMIT:
         return _dense(H, k, which, reason)

@@ -52,7 +52,7 @@ class MonitorFiles:
         _from_first_rank(lambda: self._save(history, states))
 
     def set_aside(self) -> None:
-        """Keep the history of an earlier run beside the new one, as ``.bak``, ``.bak1`` and so on."""
+        """Keep the history of an earlier run beside the new one, as ``.bak``, ``.bak1``, and on."""
         _from_first_rank(self._set_aside)
 
     def _set_aside(self) -> None:

@@ -8,17 +8,24 @@ from hessence.arrays import epsilon, like, to_numpy
 from hessence.krylov.findings import ROUNDING, Findings, Request
 from hessence.krylov.operands import Operand
 from hessence.krylov.projected import eigensystem
+from hessence.krylov.scaling import unit
 from hessence.krylov.selection import preference
+
+COLUMNS = 512
+"""How many columns are computed at a time."""
 
 
 def dense(operand: Operand, request: Request) -> Findings:
     """Find the wanted eigenpairs from all n columns of the operator."""
     reference, k = operand.reference, request.k
-    identity = np.tile(np.eye(operand.size), (*operand.batch, 1, 1))
-    matrix = to_numpy(operand(like(identity, reference))).astype(np.float64)
-    peak = np.abs(matrix).max(axis=(-2, -1))
-    scale = np.where(peak > 0, np.ldexp(1.0, np.frexp(peak)[1] - 1), 1.0)
-    matrix = matrix / scale[..., None, None]
+    matrix = np.empty((*operand.batch, operand.size, operand.size))
+    for start in range(0, operand.size, COLUMNS):
+        columns = np.zeros((*matrix.shape[:-1], min(COLUMNS, operand.size - start)))
+        np.einsum("...ii->...i", columns[..., start : start + COLUMNS, :])[...] = 1.0
+        matrix[..., start : start + COLUMNS] = to_numpy(operand(like(columns, reference)))
+    peak = np.maximum(matrix.max(axis=(-2, -1)), -matrix.min(axis=(-2, -1)))
+    scale = unit(peak)
+    matrix /= scale[..., None, None]
     values, vectors = eigensystem(matrix, reference)
     order = preference(values, request.which)[..., :k]
     norm = np.abs(values).max(axis=-1)

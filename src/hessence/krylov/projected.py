@@ -20,7 +20,8 @@ def eigensystem(matrix: Numbers, reference: Array) -> tuple[Numbers, Numbers]:
     pools, taking turns, each spin while the other works (on two busy cores a product with a basis
     and an eigenvalue problem of order 60 took 8 ms instead of 0.5).
     """
-    symmetric = (matrix + np.swapaxes(matrix, -1, -2)) / 2
+    symmetric = matrix + np.swapaxes(matrix, -1, -2)
+    symmetric /= 2
     if not api.is_torch_array(reference):
         values, vectors = np.linalg.eigh(symmetric)
         return values, vectors
