@@ -4,6 +4,7 @@ from collections import UserDict
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -214,6 +215,96 @@ def test_losses_of_a_small_domain():
             return F.normalize(z)
 
     assert hs.hessian(nn.Sequential(model, Unit()), batches(x, y), unit).check().passed
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_sums_in_half_precision(kind):
+    model, x, y = mlp().float(), torch.randn(SAMPLES, 2), torch.randn(SAMPLES, 3)
+
+    def loss(model, batch):
+        return F.mse_loss(model(batch[0]), batch[1], reduction="sum").to(kind)
+
+    whole = hs.hessian(model, [(x, y)], loss).dense()
+    cut = hs.hessian(model, batches(x, y), loss).dense()
+    assert float((cut - whole).norm()) <= 0.05 * float(whole.norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_functions_that_are_sums_at_a_perfect_fit(dtype):
+    """Predictions are the targets, so that a sum and a mean are both zero."""
+    model, x = mlp().to(dtype), numbers(SAMPLES, 2).to(dtype)
+    y = model(x).detach()
+
+    def squares(prediction, target):
+        return ((prediction - target) ** 2).sum()
+
+    whole, cut = (hs.hessian(model, d, squares).dense() for d in ((x, y), batches(x, y)))
+    assert float((cut - whole).norm()) <= 1e-5 * float(whole.norm())
+
+    def masked(prediction, target):
+        mask = target > target.median()
+        return ((prediction - target) ** 2 * mask).sum() / mask.sum()
+
+    with pytest.raises(ValueError, match="neither the mean nor the sum"):
+        hs.hessian(model, batches(x, y), masked)
+
+
+def test_losses_that_are_zero_everywhere_are_warned_of():
+    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+    with pytest.warns(UserWarning, match="cannot be found out"):
+        hs.hessian(model, batches(x, y), lambda f, _: 0 * f.sum())
+
+
+def test_a_loss_in_double_precision_of_a_model_in_single():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(300, 256), nn.Tanh(), nn.Linear(256, 5))
+        x, y = torch.randn(90, 300), torch.randint(5, (90,))
+    data = [(x[:31], y[:31]), (x[31:], y[31:])]
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch[0]).double(), batch[1])
+
+    assert hs.hessian(model, data, loss).loss() == pytest.approx(loss(model, (x, y)).item())
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_closures_that_replace_a_part_of_their_batch(kind):
+    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+    data = [list(batch) for batch in batches(x, y)]
+    first, second = 0, 1
+    if kind is dict:
+        first, second = "x", "y"
+        data = [dict(zip("xy", batch, strict=True)) for batch in data]
+
+    def loss(model, batch):
+        batch[first] = batch[first] / 2
+        batch[second].data.mul_(2.0)
+        return F.mse_loss(model(batch[first]), batch[second])
+
+    H = hs.hessian(model, data, loss)
+    expected = F.mse_loss(model(x / 2), 2 * y).item()
+    assert [H.loss(), H.loss()] == pytest.approx([expected, expected], rel=1e-12)
+    assert torch.equal(torch.cat([batch[first] for batch in data]), x)
+
+
+@pytest.mark.parametrize(("weight", "said"), [
+    (-1, "a weight that is not negative, got -1"), (float("nan"), "not negative, got nan"),
+    ("three", "a pair .mean, weight. .* got a tuple of Tensor, str"),
+])  # fmt: skip
+def test_weights_that_are_none(weight, said):
+    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+    H = hs.hessian(model, (x, y), lambda model, b: (F.mse_loss(model(b[0]), b[1]), weight))
+    with pytest.raises((TypeError, ValueError), match=said):
+        H.dense()
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32, int, float, torch.tensor])
+def test_weights_of_any_kind(kind):
+    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+    data = batches(x, y)
+    H = hs.hessian(model, data, lambda model, b: (F.mse_loss(model(b[0]), b[1]), kind(len(b[0]))))
+    assert_same(H.dense(), dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters()))
 
 
 class Sheet:

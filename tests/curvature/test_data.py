@@ -270,6 +270,52 @@ class Once(IterableDataset):
         return self.samples
 
 
+class Refilled:
+    """Has one piece of memory for all of its batches."""
+
+    def __init__(self, x, y, size=8):
+        self.x, self.y, self.size = x, y, size
+
+    def __iter__(self):
+        x, y = torch.empty_like(self.x[: self.size]), torch.empty_like(self.y[: self.size])
+        for start in range(0, len(self.x), self.size):
+            x.copy_(self.x[start : start + self.size])
+            y.copy_(self.y[start : start + self.size])
+            yield x, y
+
+
+@pytest.mark.parametrize("memory", [None, 0, 600])
+def test_batches_in_the_same_memory(case, memory):
+    model, x, y, loss, expected, _ = case
+    H = hs.hessian(model, Refilled(x, y), loss, memory=memory)
+    assert_same(H.dense(), expected)
+    assert_same(H.dense(), expected)
+
+
+@pytest.mark.parametrize(
+    "give", [lambda x, y: (x, y), lambda x, y: [(x[:9], y[:9]), (x[9:], y[9:])]]
+)
+def test_data_that_are_written_to_are_refused(case, give):
+    model, x, y, loss, expected, _ = case
+    x = x.clone()
+    H = hs.hessian(model, give(x, y), loss)
+    kept = hs.hessian(model, list(zip(x.split(4), y.split(4), strict=True)), loss)
+    assert_same(H.dense(), expected)
+    assert_same(kept.dense(), expected)
+    x.mul_(2)
+    # What was joined is a copy; what was not cannot be used any more.
+    assert_same(kept.dense(), expected)
+    if isinstance(give(x, y), tuple):
+        with pytest.raises(ValueError, match="data were written to after they were given"):
+            H.dense()
+
+
+def test_sparse_inputs(case):
+    model, x, y, loss, expected, _ = case
+    for data in ((x.to_sparse(), y), [(x.to_sparse(), y)]):
+        assert_same(hs.hessian(model, data, loss).dense(), expected)
+
+
 class Fading:
     """Has nothing but NaN in its first batch, from the second pass on."""
 

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,14 +26,19 @@ class Counter(nn.Module):
         super().__init__()
         self.register_buffer("in_place", torch.zeros(()))
         self.register_buffer("reassigned", torch.zeros(()))
-        self.calls, self.fail_at, self.error = 0, None, RuntimeError
+        self.tally = SimpleNamespace(calls=0, fail_at=None, error=RuntimeError)
+        self.log, self.known, self.last = [], {}, None
 
     def forward(self, x):
-        self.calls += 1
+        self.tally.calls += 1
         self.in_place += 1
         self.reassigned = self.reassigned + 1
-        if self.calls == self.fail_at:
-            raise self.error("as told")
+        self.last = x
+        self.log.append(x)
+        self.known[len(self.known)] = x
+        self.lately = x
+        if self.tally.calls == self.tally.fail_at:
+            raise self.tally.error("as told")
         return x
 
 
@@ -78,14 +84,14 @@ def test_an_error_in_the_middle_of_a_product(model, error, eval_mode):
     v = torch.ones(H.shape[0], dtype=torch.float64)
     expected = H @ v
     before = state(model)
-    model[2].fail_at, model[2].error = model[2].calls + 2, error
+    tally = model[2].tally
+    tally.fail_at, tally.error = tally.calls + 2, error
     with pytest.raises(error, match="as told"):
         H @ v
     assert_untouched(model, before)
     assert torch.equal(H @ v, expected)
-    model[2].fail_at = model[2].calls + 1
     for ask in (H.loss, H.gradient, H.check, lambda: hs.ggn(model, data()) @ v):
-        model[2].fail_at = model[2].calls + 1
+        tally.fail_at = tally.calls + 1
         # PyTorch raises RuntimeErrors for data that do not fit, and that is a ValueError.
         with pytest.raises((error, ValueError), match="as told"):
             ask()

@@ -17,7 +17,10 @@ def state(model):
         "gradients": {name: None if t.grad is None else t.grad.clone()
                       for name, t in tensors.items()},
         "modes": {name: m.training for name, m in model.named_modules()},
-        "attributes": {name: sorted(m.__dict__) for name, m in model.named_modules()},
+        "attributes": {name: {key: id(value) for key, value in vars(m).items()}
+                       for name, m in model.named_modules()},
+        "contents": {name: [len(value) for value in vars(m).values() if hasattr(value, "__len__")]
+                     for name, m in model.named_modules()},
         "hooks": {name: (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks))
                   for name, m in model.named_modules()},
         "random": torch.get_rng_state(),

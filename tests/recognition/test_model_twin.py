@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
@@ -317,9 +319,45 @@ def test_weights_that_the_model_writes_to():
     assert_untouched(model, state)
 
 
+@torch.jit.script
+def _scripted(x: torch.Tensor) -> torch.Tensor:
+    return 1e-9 * x.sum()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda m, x, h: (m.net[1](h), h),
+        lambda m, x, h: {"out": m.net[1](h), "more": [h]},
+        lambda m, x, h: m.net[1](h) + _scripted(h),
+        lambda m, x, h: m.net[1](h) if len(x) < 10 else m.net[1](h) + 1e-9 * h.sum(),
+        lambda m, x, h: m.net[1](h) + 1e-9 * h.detach().sum(),
+        lambda m, x, h: SimpleNamespace(out=m.net[1](h), more=h),
+    ],
+    ids=[
+        "returned",
+        "returned in a dictionary",
+        "compiled",
+        "of many samples",
+        "detached",
+        "hidden",
+    ],
+)
+def test_what_a_layer_makes_has_other_uses(use):  # fmt: skip
+    torch.manual_seed(0)
+    model = Custom(lambda m, x: use(m, x, m.net[0](x)))
+    assert linear_runs(model, torch.randn(100, 2, **torch_double)) == []
+
+
+def test_a_model_may_return_more_than_one_tensor():
+    model = Custom(lambda m, x: (m.net[1](m.net[0](x)), x, None, 3.0))
+    (run,) = linear_runs(model, torch.randn(100, 2, **torch_double))
+    assert [layer.name for layer in run] == ["net.0", "net.1"]
+
+
 def test_a_model_is_watched_with_few_samples():
     seen = []
     model = Custom(lambda m, x: (seen.append(len(x)), torch.tanh(m.net[1](m.net[0](x))))[1])
     (run,) = linear_runs(model, torch.randn(1000, 2, **torch_double))
     assert [layer.name for layer in run] == ["net.0", "net.1"]
-    assert seen == [4]
+    assert seen == [64]

@@ -38,8 +38,13 @@ def add(commands: Any) -> None:
         metavar="SCRIPT.py:FUNCTION",
         help="a function without arguments that returns model, data and loss",
     )
-    parser.add_argument("-k", type=_count, default=10, metavar="K",
-                        help="how many eigenvalues, or 'all', if not all are exact (10)")  # fmt: skip
+    parser.add_argument(
+        "-k",
+        type=_count,
+        default=10,
+        metavar="K",
+        help="how many eigenvalues, or 'all', if not all are exact (10)",
+    )
     parser.add_argument("--method", choices=("exact", "estimate"), help="insist on one of the two")
     parser.add_argument("--which", default="LA", choices=("LA", "SA", "LM", "BE"),
                         help="largest, smallest, largest in magnitude, or both ends")  # fmt: skip

@@ -36,6 +36,11 @@ def tensors_in(batch: Any) -> list[Tensor]:
     return []
 
 
+def byte_count(batch: Any) -> int:
+    """Return how many bytes all tensors take, as if they were dense."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))
+
+
 def copied(batch: Any) -> Any:
     """Return a batch with copies of its tensors."""
     return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)

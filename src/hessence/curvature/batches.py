@@ -12,12 +12,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from hessence.curvature.batch_parts import first_length, is_pair, tensors_in
+from hessence.curvature.batch_parts import byte_count, copied, first_length, is_pair, tensors_in
 
 _END = object()
 
 DATASET_BATCH = 256
 """The size of batches that samples of a data set are put into."""
+
+
+class _SameMemory(Exception):  # noqa: N818 - never seen outside
+    """Batches come in one piece of memory, one after the other."""
 
 
 class Batches:
@@ -37,24 +41,34 @@ class Batches:
         self._source = _source(data)
         self._draws = _Draws(self._source)
         self._device = device
+        self._copies = self._joined = False
+        try:
+            self._read(memory)
+        except _SameMemory:
+            self._copies = True
+            self._read(memory)
+        self._versions = [(t, t._version) for t in tensors_in(self._kept)]
+
+    def _read(self, memory: float) -> None:
+        """Go through the data for the first time, and keep the batches if they fit."""
         kept: list[Any] = []
+        places: set[int] = set()
         size = 0
         self.first: Any = None
+        self._kept: list[Any] | None = None
         for batch in self._pass():
             if self.first is None:
                 self.first = batch
                 self._require_filled(batch)
-            size += byte_count(tensors_in(batch))
+            if not isinstance(self._source, (list, tuple)):
+                self._require_other_memory(batch, places)
+            size += byte_count(batch)
             if size > memory and len(kept) > 0:
-                break
+                return
             kept.append(batch)
-        else:
-            self._kept: list[Any] | None = kept
-            self._joined = False
-            if not kept:
-                raise ValueError("data is empty: it has no batches.")
-            return
-        self._kept = None
+        if not kept:
+            raise ValueError("data is empty: it has no batches.")
+        self._kept = kept
 
     @property
     def kept(self) -> list[Any] | None:
@@ -71,7 +85,16 @@ class Batches:
             return merged(self._pass(), size)
         if not self._joined:
             self._kept, self._joined = list(merged(self._kept, size)), True
+            self._versions = [(t, t._version) for t in tensors_in(self._kept)]
         return [piece for batch in self._kept for piece in merged([batch], size)]
+
+    def require_unchanged(self) -> None:
+        """Refuse data that were written to since they were read."""
+        if any(tensor._version != version for tensor, version in self._versions):
+            raise ValueError(
+                "data were written to after they were given: make the operator anew, or give it a "
+                "copy of them."
+            )
 
     def __iter__(self) -> Iterator[Any]:
         return self._pass() if self._kept is None else iter(self._kept)
@@ -86,12 +109,21 @@ class Batches:
                 batch = next(source, _END)
             if batch is not _END and not _has_no_samples(batch):
                 batch = _move(batch, self._device)
+                if self._copies:
+                    batch = copied(batch)
                 _require_same(batch, known)
                 known = None
                 yield batch
             if batch is _END:
                 _require_same(None, known)
                 return
+
+    def _require_other_memory(self, batch: Any, places: set[int]) -> None:
+        """Stop at a batch in the memory of another, which it may have written over."""
+        own = {t.data_ptr() for t in tensors_in(batch) if t.layout == torch.strided and t.numel()}
+        if not self._copies and places & own:
+            raise _SameMemory
+        places |= own
 
     @staticmethod
     def _require_filled(batch: Any) -> None:
@@ -186,14 +218,9 @@ def is_sample_pair(batch: Any) -> bool:
     """Whether a batch is two tensors with as many samples each."""
     return (
         is_pair(batch)
-        and all(isinstance(part, Tensor) and part.ndim > 0 for part in batch)
+        and all(isinstance(t, Tensor) and t.ndim and t.layout == torch.strided for t in batch)
         and batch[0].shape[0] == batch[1].shape[0]
     )
-
-
-def byte_count(tensors: Iterable[Tensor]) -> int:
-    """Return how many bytes the tensors take."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _alike(old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> bool:
@@ -270,5 +297,5 @@ def _move(batch: Any, device: torch.device) -> Any:
         return {key: _move(value, device) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):
         parts = (_move(part, device) for part in batch)
-        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     return batch

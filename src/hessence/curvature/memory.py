@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hessence.curvature.batch_parts import tensors_in
+from hessence.curvature.batch_parts import byte_count, tensors_in
 from hessence.memory import available, require_bytes
 
 
@@ -44,22 +44,22 @@ def graph_bytes(build: Callable[[Any], Any], batch: Any) -> list[int]:
         made = _Made()
         with made:
             build(batch)
-        return [*made.sizes, *(tensor.nbytes for tensor in data)]
+        return [*made.sizes, *map(byte_count, data)]
     storages = dict(map(_storage, saved))
     for tensor in data:
         # Of what they are views of, only they count.
         storages.pop(_storage(tensor)[0], None)
     # A node whose own output is in the list would otherwise keep itself alive.
     saved.clear()
-    return [*storages.values(), *(tensor.nbytes for tensor in data)]
+    return [*storages.values(), *map(byte_count, data)]
 
 
 def _storage(tensor: Tensor) -> tuple[int, int]:
     """Return where the numbers of a tensor are and how many bytes they take."""
     try:
         return tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()
-    except RuntimeError:  # a tensor inside a transformation of ``torch.func``
-        return id(tensor), tensor.nbytes
+    except RuntimeError:  # a sparse tensor, or one inside a transformation of ``torch.func``
+        return id(tensor), byte_count(tensor)
 
 
 class _Made(TorchDispatchMode):  # type: ignore[misc]
@@ -73,5 +73,5 @@ class _Made(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         made = func(*args, **(kwargs or {}))
-        self.sizes += [t.nbytes for t in tensors_in([made])]
+        self.sizes.append(byte_count([made]))
         return made

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from hessence.curvature.batch_parts import copied, first_length, some_rows, tensors_in
 from hessence.curvature.criterion import Criterion, PairCriterion
@@ -57,7 +59,7 @@ class FunctionCriterion(PairCriterion):
         """Return the number of samples."""
         return float(_samples(prediction, target))
 
-    def settled(self, pairs: Iterable[tuple[Any, Any]]) -> FunctionCriterion:
+    def settled(self, batches: Iterable[tuple[Any, Any]]) -> FunctionCriterion:
         """Find out from the batches whether the function is a mean over samples or a sum.
 
         Each is cut in two; and some samples of each are joined with some of the batch before, which
@@ -66,12 +68,12 @@ class FunctionCriterion(PairCriterion):
 
         Parameters
         ----------
-        pairs : iterable of (prediction, target)
-            Of the batches.
+        batches : iterable of (prediction, target)
+            What the model makes of the batches, and their targets.
         """
-        trial = ReductionTrial()
+        trial = ReductionTrial(torch.float64)
         before = None
-        for prediction, target in pairs:
+        for prediction, target in batches:
             batch = _wide((prediction, target))
             if not _is_cut(*batch):
                 continue
@@ -80,10 +82,10 @@ class FunctionCriterion(PairCriterion):
             first = some_rows(batch, slice(half))
             rest = some_rows(batch, slice(half, None)) if samples > 1 else first
             # Elsewhere too: where all samples have one loss, any mean is a mean over samples.
-            for move in (lambda part: part, _elsewhere):
-                trial.add(self._value, *(tree_map(move, part) for part in (first, rest)))
-                if before is not None:
-                    trial.add(self._value, *(tree_map(move, part) for part in (before, few)))
+            pairs = [(first, rest)] + ([] if before is None else [(before, few)])
+            for one, two in pairs:
+                trial.add(self._value, one, two)
+                trial.add(self._value, _elsewhere(one), _elsewhere(two))
             before = few
         return FunctionCriterion(self.function, averaged=trial.averaged())
 
@@ -112,7 +114,10 @@ class ClosureCriterion(Criterion):
         self._function, self.averaged = function, averaged
 
     def settled(
-        self, runs: Sequence[Callable[..., Any]], batches: Callable[[], Iterable[Any]]
+        self,
+        runs: Sequence[Callable[..., Any]],
+        batches: Callable[[], Iterable[Any]],
+        precision: torch.dtype,
     ) -> ClosureCriterion:
         """Find out from the batches whether the closure is a mean over samples or a sum.
 
@@ -128,8 +133,10 @@ class ClosureCriterion(Criterion):
             asked if the one before cannot tell.
         batches : callable
             Goes through the batches.
+        precision : torch.dtype
+            Of the model.
         """
-        trial = ReductionTrial()
+        trial = ReductionTrial(precision)
         for run in runs:
             self._try(trial, partial(run, self._function), batches())
             if trial.decided:
@@ -161,12 +168,16 @@ class ClosureCriterion(Criterion):
             return _require_loss(value).reshape(()), float(first_length(batch))
         weight = float(first_length(batch)) if isinstance(value, Tensor) else None
         if isinstance(value, tuple) and len(value) == 2:
-            value, weight = value[0], _number(value[1])
+            weight = _number(value[1])
+            if weight is not None:
+                value = value[0]
         if weight is None:
             raise TypeError(
                 "loss must return a mean over samples, or a pair (mean, weight) with a number for "
-                f"the weight, got {type(value).__name__}."
+                f"the weight, got {_described(value)}."
             )
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"loss must return a weight that is not negative, got {weight:g}.")
         value = _require_loss(value)
         if value.numel() > 1 and value.shape != (first_length(batch),):
             raise TypeError(
@@ -217,11 +228,14 @@ def _samples(prediction: Any, target: Any) -> int:
     return first_length([prediction, target])
 
 
-def _elsewhere(leaf: Any) -> Any:
+def _elsewhere(batch: Any) -> Any:
     """Move real numbers, each in its own way, and probabilities to others."""
-    if not _is_real(leaf):
-        return leaf
-    return 0.9 * leaf + 0.05 + 0.04 * wave(leaf)
+    leaves, form = tree_flatten(batch)
+    for i, leaf in enumerate(leaves):
+        if _is_real(leaf):
+            # Predictions and targets that are the same must not stay so.
+            leaves[i] = 0.9 * leaf + 0.05 + 0.04 * wave(leaf, phase=2.0 * i)
+    return tree_unflatten(leaves, form)
 
 
 def _is_plain(leaf: Any) -> bool:
@@ -232,7 +246,12 @@ def _number(weight: Any) -> float | None:
     """Return a number or a tensor of one as a number, and None for anything else."""
     if isinstance(weight, Tensor):
         return float(weight.detach()) if weight.numel() == 1 else None
-    return float(weight) if isinstance(weight, (int, float)) else None
+    return float(weight) if isinstance(weight, Real) else None
+
+
+def _described(value: Any) -> str:
+    kinds = [type(part).__name__ for part in value] if isinstance(value, tuple) else []
+    return f"a tuple of {', '.join(kinds)}" if kinds else type(value).__name__
 
 
 def _require_loss(value: Any) -> Tensor:

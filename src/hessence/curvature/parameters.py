@@ -124,10 +124,10 @@ class Parameters:
         return torch.cat([t.reshape((*t.shape[:lead], -1)) for t in tensors], dim=-1)
 
 
-def wave(like: Tensor) -> Tensor:
+def wave(like: Tensor, phase: float = 0.0) -> Tensor:
     """Return numbers between −1 and 1, shaped like others, of which no two are the same."""
     count = torch.arange(1, like.numel() + 1, device=like.device)
-    return count.to(like.dtype).sin().reshape(like.shape)
+    return (count.to(like.dtype) + phase).sin().reshape(like.shape)
 
 
 def matching(names: Sequence[str], pattern: str) -> list[str]:

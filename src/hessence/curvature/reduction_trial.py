@@ -29,9 +29,16 @@ UNTOLD = (
 
 
 class ReductionTrial:
-    """Tries whether a loss is a mean over samples, or a sum, by its values on parts of batches."""
+    """Tries whether a loss is a mean over samples, or a sum, by its values on parts of batches.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    precision : torch.dtype
+        In which the values are computed, or in a lower one, if that is theirs.
+    """
+
+    def __init__(self, precision: torch.dtype) -> None:
+        self._precision = precision
         self._possible = {True, False}
         self._tried = self._missed = self._told = False
 
@@ -66,7 +73,9 @@ class ReductionTrial:
             self._told = True
             return
         share = first_length(first) / first_length(both)
-        self._possible &= _reductions(whole, one, two, share)
+        spacing = max(torch.finfo(kind).eps for kind in (self._precision, whole.dtype))
+        values = [float(value.detach()) for value in (whole, one, two)]
+        self._possible &= _reductions(*values, share=share, spacing=spacing)
 
     def averaged(self) -> bool:
         """Return whether it is a mean; refuse what is neither, and warn where nothing told."""
@@ -76,21 +85,24 @@ class ReductionTrial:
         if not possible:
             raise ValueError(NOT_A_REDUCTION)
         tried = any(trial._tried for trial in everyone)
+        told = all(trial._told for trial in everyone)
         missed = any(trial._missed and not trial._told for trial in everyone)
-        # A mean over words looks like one over samples, but a sum like nothing else.
-        if True in possible and (missed or not tried):
+        # A mean over words looks like one over samples, but a sum like nothing else. And what is
+        # zero wherever it was tried may be either.
+        if True in possible and (missed or not tried or (False in possible and not told)):
             warn(UNTOLD)
         return True in possible
 
 
-def _reductions(whole: Tensor, first: Tensor, second: Tensor, share: float) -> set[bool]:
+def _reductions(
+    whole: float, first: float, second: float, *, share: float, spacing: float
+) -> set[bool]:
     """Return what a loss can be, a mean (True) or a sum, by its values on a batch and its parts."""
-    a, b = float(first.detach()), float(second.detach())
-    tolerance = 1e3 * torch.finfo(whole.dtype).eps * (abs(a) + abs(b))
-    expected = {True: share * a + (1 - share) * b, False: a + b}
-    value = float(whole.detach())
-    if not math.isfinite(value):
+    if not math.isfinite(whole):
         return {True, False}
-    if not math.isfinite(a + b):
+    if not math.isfinite(first + second):
         return set()  # a mean over nothing, on a part of which all is ignored
-    return {kind for kind, guess in expected.items() if abs(guess - value) <= tolerance}
+    # In half precision, errors of a thousand spacings would hide the difference.
+    tolerance = min(1e3 * spacing, max(16 * spacing, 1e-4)) * (abs(first) + abs(second))
+    expected = {True: share * first + (1 - share) * second, False: first + second}
+    return {kind for kind, guess in expected.items() if abs(guess - whole) <= tolerance}

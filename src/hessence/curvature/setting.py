@@ -74,7 +74,8 @@ class Setting:
         if isinstance(criterion, ClosureCriterion) and several:
             # The loss may be zero here, where a mean and a sum are the same.
             there = partial(self.snapshot.run, leaves=self.snapshot.parameters.elsewhere())
-            return criterion.settled((there, self.snapshot.run), lambda: self.batches)
+            precision = self.snapshot.parameters.leaves[0].dtype
+            return criterion.settled((there, self.snapshot.run), lambda: self.batches, precision)
         if not isinstance(criterion, FunctionCriterion):
             return criterion
         inputs, target = self.batches.first

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from hessence.curvature.batch_parts import tensors_in
-from hessence.curvature.batches import Batches, byte_count, is_sample_pair, merged
+from hessence.curvature.batch_parts import byte_count
+from hessence.curvature.batches import Batches, is_sample_pair, merged
 from hessence.curvature.chunk_size import PROBES, chunk_size
 from hessence.curvature.terms import Term
 
@@ -51,6 +51,7 @@ class TermStore:
         self.count: float | None = None
 
     def __iter__(self) -> Iterator[Term]:
+        self._batches.require_unchanged()
         count = 0.0
         for index, chunk in enumerate(self.chunks()):
             term = self._kept.get(index)
@@ -126,5 +127,4 @@ class TermStore:
         _, each = self._measure()
         if self._separable and is_sample_pair(chunk):
             return each * len(chunk[0])
-        mine, first = (byte_count(tensors_in(batch)) for batch in (chunk, self._batches.first))
-        return each * mine / max(first, 1)
+        return each * byte_count(chunk) / max(byte_count(self._batches.first), 1)

@@ -2,7 +2,8 @@
 
 What a model is made of does not say what it does with it, unless it is an ``nn.Sequential``. So the
 model is run once, and every call of a PyTorch function is looked at: two layers are neighbours if
-the second takes what the first has made, as it is, and nothing else takes it.
+the second takes what the first has made, as it is, and nothing else takes it. The graph that is
+recorded must say so too: it knows what compiled functions take, and what the model returns.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from hessence.recognition.model_layers import Layer, is_plain
 from hessence.recognition.state_swap import StateSwap
 
-SAMPLES = 4
+SAMPLES = 64
 """How many samples the model is watched with."""
 
 
@@ -39,24 +40,40 @@ def linear_runs(model: nn.Module, inputs: Tensor) -> list[list[Layer]]:
 
 
 def _watched(model: nn.Module, layers: Sequence[Layer], inputs: Tensor) -> list[list[Layer]]:
-    state = {name: tensor.detach().clone() for name, tensor in _tensors(model).items()}
+    state = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    for name, parameter in model.named_parameters():
+        state[name] = parameter.detach().clone().requires_grad_(parameter.is_floating_point())
     watch = _Watch(layers, state)
-    with torch.no_grad(), StateSwap(model).hold(state), watch:
-        model(inputs.clone())
-    return watch.runs()
+    with torch.enable_grad(), StateSwap(model).hold(state), watch:
+        output = model(inputs.clone())
+    leaves = tree_leaves(output)
+    if not all(leaf is None or isinstance(leaf, (Tensor, str, int, float)) for leaf in leaves):
+        return []  # there may be anything in what the model returns
+    return watch.runs(_uses([leaf for leaf in leaves if isinstance(leaf, Tensor)]))
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return dict(model.named_parameters()) | dict(model.named_buffers())
+def _uses(results: Sequence[Tensor]) -> Counter[Any]:
+    """Return how many nodes of a graph take what each node makes; to be a result is a use too."""
+    waiting = [tensor.grad_fn for tensor in results if tensor.grad_fn is not None]
+    uses, seen = Counter(waiting), set()
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            taken = [before for before, _ in node.next_functions if before is not None]
+            uses.update(taken)
+            waiting += taken
+    return uses
 
 
 @dataclass(frozen=True)
 class _Made:
-    """What a layer has made, and which version of it."""
+    """What a layer has made, which version of it, and by which node of the graph."""
 
     layer: str
     tensor: Tensor
     version: int
+    node: Any
 
 
 class _Watch(TorchFunctionMode):  # type: ignore[misc]
@@ -91,7 +108,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
         taken = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         known = [self._made[id(tensor)] for tensor in taken if id(tensor) in self._made]
         result = func(*args, **(kwargs or {}))
-        # To ask for its shape is no use of a tensor, and to pass it on is none yet.
+        # Reading a tensor's shape, or returning it unchanged, is no use of it.
         used = any(isinstance(leaf, Tensor) for leaf in tree_leaves(result))
         for made in known if used else ():
             if result is not made.tensor or result._version != made.version:
@@ -110,14 +127,24 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
         made = self._made.get(id(input))
         if made is not None and input._version == made.version:
             self._steps[made.layer, layer.name] += 1
-        self._made[id(result)] = _Made(layer.name, result, result._version)
+        self._made[id(result)] = _Made(layer.name, result, result._version, result.grad_fn)
 
-    def runs(self) -> list[list[Layer]]:
-        """Return the runs of layers that always follow one another, and have no other use."""
+    def runs(self, uses: Counter[Any]) -> list[list[Layer]]:
+        """Return the runs of layers that always follow one another, and have no other use.
+
+        Parameters
+        ----------
+        uses : Counter
+            How many nodes of the graph take what each node makes.
+        """
+        recorded = Counter[str]()
+        for made in self._made.values():
+            recorded[made.layer] += uses[made.node]
         follower = {
             first: second
             for (first, second), count in self._steps.items()
             if count == self._calls[first] == self._calls[second] == self._uses[first]
+            and count == recorded[first]
             and not {first, second} & self._spoilt
         }
         own = {layer.name: layer for layer in self._layers.values()}

@@ -6,6 +6,7 @@ under two names. So the places that hold tensors are swapped here, each once.
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+_SWAPPED = ("_parameters", "_buffers", "_modules")
 
 LOCK = threading.RLock()
 """Whoever changes a user's model, or PyTorch's own ways, for a while holds this meanwhile."""
@@ -49,13 +52,15 @@ class StateSwap:
     def hold(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
         """Put tensors into their places by name, and the model's own back afterwards.
 
-        What a forward pass adds, such as a cache, or takes away is undone too, and compiled parts
-        run as they were written: compiled ones have one derivative. One thread at a time may do
-        this, since it is the user's own model.
+        What a forward pass adds, such as a cache, or takes away is undone too, also in a module's
+        other attributes, and in lists, dictionaries and sets among them. Compiled parts run as they
+        were written: compiled ones have one derivative. One thread at a time may do this, since it
+        is the user's own model.
         """
         with LOCK, _uncompiled():
             self._require_same()
             own = [[dict(home.items()) for home in _homes(module)] for module in self._modules]
+            attributes = [_Attributes(module) for module in self._modules]
             try:
                 for place in self._places:
                     place.home[place.attribute] = tensors[place.name]
@@ -64,6 +69,8 @@ class StateSwap:
                 for module, contents in zip(self._modules, own, strict=True):
                     for home, before in zip(_homes(module), contents, strict=True):
                         _put_back(home, before)
+                for kept in attributes:
+                    kept.put_back()
 
     def _require_same(self) -> None:
         modules = {id(module) for module in self._model.modules()}
@@ -72,6 +79,30 @@ class StateSwap:
             raise ValueError(
                 "model has other layers or parameters than when this was made: make it anew."
             )
+
+
+class _Attributes:
+    """The attributes of a module, without its tensors and parts, as they are now."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._home: dict[str, Any] = (
+            {} if isinstance(module, torch.jit.ScriptModule) else vars(module)
+        )
+        self._own = dict(self._home)
+        held = (value for name, value in self._own.items() if name not in _SWAPPED)
+        self._contents = [(c, copy.copy(c)) for c in held if isinstance(c, (list, dict, set))]
+
+    def put_back(self) -> None:
+        """Undo what has changed."""
+        for name in self._home.keys() - self._own.keys():
+            del self._home[name]
+        self._home.update(self._own)
+        for container, before in self._contents:
+            if isinstance(container, list):
+                container[:] = before
+            else:
+                container.clear()
+                container.update(before)
 
 
 def _uncompiled() -> AbstractContextManager[Any]:
