@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -33,8 +33,12 @@ class Check:
 
     Attributes
     ----------
+    passed : bool
+        Whether nothing was found wrong; finite differences may have been too rough to tell.
     deterministic : bool
         Whether the loss was the same twice.
+    finite : bool
+        Whether the loss and the parameters are finite.
     symmetry : float
         The gap between ⟨u, Hv⟩ and ⟨v, Hu⟩, relative to ‖Hu‖ + ‖Hv‖, for random unit vectors.
     difference : float or None
@@ -46,30 +50,17 @@ class Check:
         The outcome in a sentence.
     """
 
+    passed: bool
     deterministic: bool
+    finite: bool
     symmetry: float
     difference: float | None
     uncertainty: float | None
     message: str
 
-    @property
-    def passed(self) -> bool:
-        """Whether nothing is wrong."""
-        return self.message in (PASSED, PASSED_IN_PART, UNSURE)
-
-
-PASSED = "The products are symmetric and agree with finite differences."
-
-PASSED_IN_PART = "The products are symmetric; tensors that are not the model's cannot be moved."
-
-UNSURE = "The products are symmetric; finite differences are too rough here to tell more."
 
 ROUGH = 0.03
 """Finite differences with a larger error of their own, relative, tell nothing."""
-
-HELD_ELSEWHERE = "the model has some parameters a second time, where products do not see them"
-
-NOT_FINITE = "the loss or the parameters are NaN or infinite."
 
 
 def check_products(
@@ -88,8 +79,9 @@ def check_products(
     multiply : callable
         v ↦ Hv.
     move : callable or None
-        d ↦ what changes by Hd to first order when the parameters move by d: the gradient, for a
-        Hessian. It may work in a higher precision than products do.
+        d ↦ g(θ + d), where g has the derivative H at the parameters θ: the gradient for a Hessian,
+        Jᵀ∇²ℓ (f(θ + d) − f(θ)) for a Gauss–Newton matrix. It may work in a higher precision than
+        products do.
     loss : callable
         Evaluates the loss anew.
     reference : Tensor
@@ -111,11 +103,13 @@ def check_products(
     if move is not None:
         difference, uncertainty = _compare(move, v.to(precision), image_v.to(precision), size)
     deterministic = first == second or (np.isnan(first) and np.isnan(second))
-    if not np.isfinite([first, second, size]).all():
-        message = NOT_FINITE
+    finite = bool(np.isfinite([first, second, size]).all())
+    if not finite:
+        wrong: str | None = "the loss or the parameters are NaN or infinite."
     else:
-        message = _message(deterministic, symmetry, difference, uncertainty, reference.dtype)
-    return Check(deterministic, symmetry, difference, uncertainty, message)
+        wrong = _fault(deterministic, symmetry, difference, uncertainty, reference.dtype)
+    message = _praise(difference, uncertainty) if wrong is None else wrong
+    return Check(wrong is None, deterministic, finite, symmetry, difference, uncertainty, message)
 
 
 def _unit_vectors(reference: Tensor, rng: int) -> tuple[Tensor, Tensor]:
@@ -144,13 +138,14 @@ def _compare(
     return float((extrapolated - image).norm()) / scale, gaps[best] / scale
 
 
-def _message(
+def _fault(
     deterministic: bool,
     symmetry: float,
     difference: float | None,
     uncertainty: float | None,
     dtype: torch.dtype,
-) -> str:
+) -> str | None:
+    """Return what is wrong with products of a finite loss, in a sentence."""
     if not deterministic:
         return (
             "the loss changes from one evaluation to the next, so something random is in the model "
@@ -162,21 +157,20 @@ def _message(
         if symmetry <= SINGLE:
             why = "part of the model computes in single precision, or is not quite right"
         return f"⟨u, Hv⟩ and ⟨v, Hu⟩ differ by {symmetry:.1e}, relative: {why}."
-    if difference is not None and uncertainty is not None:
-        if uncertainty > ROUGH:
-            return UNSURE
-        allowed = AGREEMENT[dtype] + 10 * uncertainty
-        if not difference <= allowed:
-            return (
-                f"products differ from finite differences by {difference:.1e}, relative (which "
-                f"have an error of {uncertainty:.1e}): part of the loss does not pass its "
-                "derivative on, such as a detached tensor or a custom backward."
-            )
-    return PASSED if difference is not None else PASSED_IN_PART
+    if difference is None or uncertainty is None or uncertainty > ROUGH:
+        return None
+    if not difference <= AGREEMENT[dtype] + 10 * uncertainty:
+        return (
+            f"products differ from finite differences by {difference:.1e}, relative (which "
+            f"have an error of {uncertainty:.1e}): part of the loss does not pass its "
+            "derivative on, such as a detached tensor or a custom backward."
+        )
+    return None
 
 
-def perturbed(leaves: Sequence[Tensor], parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return leaves moved by tensors of their shapes."""
-    return tuple(
-        (leaf.detach() + part).requires_grad_() for leaf, part in zip(leaves, parts, strict=True)
-    )
+def _praise(difference: float | None, uncertainty: float | None) -> str:
+    if difference is None or uncertainty is None:
+        return "The products are symmetric; tensors that are not the model's cannot be moved."
+    if uncertainty > ROUGH:
+        return "The products are symmetric; finite differences are too rough here to tell more."
+    return "The products are symmetric and agree with finite differences."

@@ -20,8 +20,9 @@ from hessence.operators import Operator
 class ModelHessian(ModelOperator):
     """The Hessian of a model's loss, split as H = ``ggn`` + ``functional``."""
 
-    def _moved(self, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
-        return self._slopes(batch, leaves)[0]
+    @staticmethod
+    def _moved(setting: Setting, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
+        return setting.slopes(batch, leaves)[0]
 
     @cached_property
     def ggn(self) -> ModelGgn:
@@ -37,14 +38,15 @@ class ModelHessian(ModelOperator):
 class ModelGgn(ModelOperator):
     """The Gauss–Newton part of a model's Hessian: what is left if the model is linearised."""
 
-    def _moved(self, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
+    @staticmethod
+    def _moved(setting: Setting, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
         inputs, target = batch
-        criterion = self.setting.criterion
+        criterion, snapshot = setting.criterion, setting.snapshot
         assert isinstance(criterion, PairCriterion)
-        there = self.setting.snapshot.run(predict, inputs, leaves=leaves).detach()
-        here = self.setting.snapshot.run(predict, inputs)
+        there = snapshot.run(predict, inputs, leaves=leaves).detach()
+        here = snapshot.run(predict, inputs)
         bent = criterion.hessian(here, target)(there - here.detach())
-        own = self.setting.snapshot.parameters.leaves
+        own = snapshot.parameters.leaves
         if not here.requires_grad:
             return [torch.zeros_like(leaf) for leaf in own]
         return list(torch.autograd.grad(here, own, bent, materialize_grads=True))

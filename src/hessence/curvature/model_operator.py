@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-import copy
-import time
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from hessence.curvature import ranks
 from hessence.curvature.batch_parts import tensors_in
-from hessence.curvature.checks import (
-    HELD_ELSEWHERE,
-    NOT_FINITE,
-    Check,
-    CheckWarning,
-    check_products,
-    perturbed,
-)
+from hessence.curvature.batch_probe import BatchProbe
+from hessence.curvature.block_products import BlockProducts
+from hessence.curvature.checks import Check, CheckWarning
 from hessence.curvature.setting import Setting
 from hessence.curvature.term_store import TermStore
-from hessence.curvature.terms import Term
 from hessence.notices import warn
 from hessence.operators import Operator, require_finite
 from hessence.precision import full_precision, reduced
 
 WIDEST = 16
 """How many vectors go through a graph at once at most."""
-
-TRIAL = 4
-"""How many vectors the two ways to multiply are timed with."""
-
-CLEARLY = 0.8
-"""Blocks must take less than this share of the time of single vectors."""
-
-BRIEF, REPEATS = 0.05, 5
-"""A trial of less than so many seconds is repeated up to so many times."""
-
 
 WHERE = "it comes from the data or the parameters, or the model overflows"
 
@@ -81,9 +60,9 @@ class ModelOperator(Operator):
         self.parameters = everything.block(self._chosen)
         self._products = 0
         self._watcher: Callable[[int], None] | None = None
-        self._blocks_pay: bool | None = {"auto": None, "vectors": False, "blocks": True}[
-            setting.mode
-        ]
+        # A bound method would tie operator and graphs into a knot.
+        widest = partial(_widest, setting.memory, terms)
+        self._blocks = BlockProducts(self.parameters, self._chosen, setting.mode, widest)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -153,7 +132,7 @@ class ModelOperator(Operator):
         result = torch.zeros(self.parameters.size, dtype=self.dtype, device=self.device)
         count = 0.0
         for chunk in self._terms.chunks():
-            slopes, weight = self._slopes(chunk)
+            slopes, weight = self.setting.slopes(chunk)
             result += self.parameters.join([slopes[i] for i in self._chosen])
             count += weight
         ranks.sum_tensor(result)
@@ -167,71 +146,17 @@ class ModelOperator(Operator):
         in double precision, if the model can be run in it. On the first batch only.
         """
         term, batch = self._terms.first()
-        snapshot, mine = self.setting.snapshot, self.parameters
-        mover, moved_batch = self._widened(batch)
-        there = mover.setting.snapshot.parameters
-
-        def without_padding(vector: Tensor) -> list[Tensor]:
-            """Cut a vector into parts; PyTorch takes the padding of embeddings for constant."""
-            parts = dict(zip(mine.names, mine.split(vector.clone()), strict=True))
-            for name in parts.keys() & padding.keys():
-                parts[name][padding[name]] = 0
-            return list(parts.values())
-
-        def multiply(v: Tensor) -> Tensor:
-            image = mine.join(term.multiply(without_padding(v), self._chosen))
-            return mine.join(without_padding(image))
-
-        def move(step: Tensor) -> Tensor:
-            leaves = list(there.leaves)
-            moved = perturbed([leaves[i] for i in self._chosen], without_padding(step))
-            for i, leaf in zip(self._chosen, moved, strict=True):
-                leaves[i] = leaf
-            slopes = mover._moved(moved_batch, tuple(leaves))
-            return mine.join(without_padding(mine.join([slopes[i] for i in self._chosen])))
-
-        def loss() -> float:
-            return float(snapshot.run(self.setting.criterion.total, batch)[0].detach())
-
-        padding = snapshot.padding_rows
-        own = set(snapshot.own_names)
-        movable = all(name in own for name in mine.names)
-        size = float(torch.stack([leaf.detach().norm() for leaf in mine.leaves]).norm())
-        reference = torch.zeros(mine.size, dtype=self.dtype, device=self.device)
-        precision = there.leaves[0].dtype
-        checked = check_products(
-            multiply, move if movable else None, loss, reference, size, rng, precision
-        )
-        elsewhere = snapshot.held_elsewhere(snapshot.run(self.setting.criterion.total, batch)[0])
-        if elsewhere and checked.passed:
-            return replace(checked, message=f"{HELD_ELSEWHERE}: {', '.join(elsewhere[:3])}.")
-        return checked
+        return BatchProbe(self.setting, self._chosen, term, batch, self._moved).check(rng)
 
     def require_sound(self) -> None:
         """Refuse a loss that is random or not finite, and warn of products that look wrong."""
         checked = self.check()
-        if not checked.deterministic or checked.message == NOT_FINITE:
+        if not checked.deterministic or not checked.finite:
             tensors = tensors_in(self.setting.batches.first)
             owner = "data" if any(bool((t != t).any()) for t in tensors) else "model"
             raise ValueError(f"{owner}: {checked.message}")
         if not checked.passed:
             warn(f"products are suspect: {checked.message}", CheckWarning)
-
-    def _widened(self, batch: Any) -> tuple[Self, Any]:
-        """Return operator and batch in double precision, or as they are if that fails."""
-        if self.dtype == torch.float64 or not set(self.parameters.names) <= set(
-            self.setting.snapshot.own_names
-        ):
-            return self, batch
-        try:
-            twin, wide = copy.copy(self), tree_map(_wide, batch)
-            twin.setting = self.setting.doubled()
-            leaves = twin.setting.snapshot.parameters.leaves
-            if all(slope.dtype == torch.float64 for slope in twin._moved(wide, leaves)):
-                return twin, wide
-        except Exception:  # from a model or a loss that is made for single precision
-            pass
-        return self, batch
 
     def watch(self, callback: Callable[[int], None] | None) -> None:
         """Call back with the number of products of this operator so far, whenever some are made."""
@@ -241,8 +166,9 @@ class ModelOperator(Operator):
         """Let go of all kept graphs; they are built again when needed."""
         self._terms.release()
 
+    @staticmethod
     @abstractmethod
-    def _moved(self, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
+    def _moved(setting: Setting, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
         """Return what changes by a product, to first order, when the parameters move."""
 
     @_recordable
@@ -250,7 +176,7 @@ class ModelOperator(Operator):
         rows = columns.detach().mT.contiguous()
         result = torch.zeros_like(rows)
         for term in self._terms:
-            self._add(term, rows, result)
+            self._blocks.add(term, rows, result)
             del term  # before the next one is built
         ranks.sum_tensor(result)
         assert self._terms.count is not None
@@ -271,75 +197,7 @@ class ModelOperator(Operator):
             raise ValueError("data has no targets that count: all of them are ignored.")
         return self.setting.count
 
-    def _slopes(
-        self, chunk: Any, leaves: tuple[Tensor, ...] | None = None
-    ) -> tuple[Sequence[Tensor], float]:
-        """Return the gradient of the total over a chunk, here or elsewhere, and its count."""
-        snapshot = self.setting.snapshot
-        total, count = snapshot.run(self.setting.criterion.total, chunk, leaves=leaves)
-        leaves = snapshot.parameters.leaves if leaves is None else leaves
-        if not total.requires_grad:
-            return [torch.zeros_like(leaf) for leaf in leaves], count
-        return torch.autograd.grad(total, leaves, materialize_grads=True), count
 
-    def _add(self, term: Term, rows: Tensor, result: Tensor) -> None:
-        if len(rows) == 1 or not term.takes_blocks or not self._use_blocks(term, rows):
-            self._add_vectors(term, rows, result)
-        else:
-            self._add_blocks(term, rows, result)
-
-    def _add_vectors(self, term: Term, rows: Tensor, result: Tensor) -> None:
-        for row, image in zip(rows, result, strict=True):
-            parts = term.multiply(self.parameters.split(row), self._chosen)
-            image += self.parameters.join(parts)
-
-    def _add_blocks(self, term: Term, rows: Tensor, result: Tensor) -> None:
-        width = self._width()
-        for some, images in zip(rows.split(width), result.split(width), strict=True):
-            try:
-                images += self._block(term, some)
-            except RuntimeError:  # from an operation that cannot be batched
-                self._blocks_pay = False
-                self._add_vectors(term, some, images)
-
-    def _block(self, term: Term, rows: Tensor) -> Tensor:
-        with warnings.catch_warnings():
-            # An operation that PyTorch cannot batch is looped over, as without blocks.
-            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-            parts = term.multiply(self.parameters.split(rows), self._chosen, batched=True)
-        return self.parameters.join(parts)
-
-    def _width(self) -> int:
-        room = self.setting.memory / 4 / max(self._terms.chunk_bytes, 1.0)
-        return max(2, min(WIDEST, int(room)))
-
-    def _use_blocks(self, term: Term, rows: Tensor) -> bool:
-        """Decide once, by a trial on the first term, whether blocks are faster."""
-        if self._blocks_pay is None:
-            single, block = self._trial(term, rows[:TRIAL])
-            self._blocks_pay = block < CLEARLY * single
-        return self._blocks_pay
-
-    def _trial(self, term: Term, rows: Tensor) -> tuple[float, float]:
-        """Return how long one by one and at once take; the shortest times where they are short.
-
-        Short times scatter, and the choice should be the same whenever it is made.
-        """
-        image = torch.zeros_like(rows)
-        single: list[float] = []
-        block: list[float] = []
-        while not single or (single[0] < BRIEF and len(single) < REPEATS):
-            single.append(self._seconds(lambda: self._add_vectors(term, rows, image)))
-            block.append(self._seconds(lambda: self._add_blocks(term, rows, image)))
-        return min(single), min(block)
-
-    def _seconds(self, work: Callable[[], None]) -> float:
-        start = time.perf_counter()
-        work()
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter() - start
-
-
-def _wide(part: Any) -> Any:
-    return part.double() if isinstance(part, Tensor) and part.is_floating_point() else part
+def _widest(memory: float, terms: TermStore) -> int:
+    """Return how many vectors there is room for in one graph."""
+    return int(max(2, min(WIDEST, memory / 4 / max(terms.chunk_bytes, 1.0))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
@@ -123,6 +123,16 @@ class Setting:
         twin.snapshot = self.snapshot.doubled()
         twin.criterion = self.criterion.doubled()
         return twin
+
+    def slopes(
+        self, chunk: Any, leaves: tuple[Tensor, ...] | None = None
+    ) -> tuple[Sequence[Tensor], float]:
+        """Return the gradient of the total over a chunk, here or elsewhere, and its count."""
+        total, count = self.snapshot.run(self.criterion.total, chunk, leaves=leaves)
+        leaves = self.snapshot.parameters.leaves if leaves is None else leaves
+        if not total.requires_grad:
+            return [torch.zeros_like(leaf) for leaf in leaves], count
+        return torch.autograd.grad(total, leaves, materialize_grads=True), count
 
     @cached_property
     def separable(self) -> bool:

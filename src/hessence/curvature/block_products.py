@@ -1,0 +1,101 @@
+"""Products of a term with several vectors: one by one, or at once where a trial says it pays."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from hessence.curvature.parameters import Parameters
+from hessence.curvature.setting import Mode
+from hessence.curvature.terms import Term
+
+TRIAL = 4
+"""How many vectors the two ways to multiply are timed with."""
+
+CLEARLY = 0.8
+"""Blocks must take less than this share of the time of single vectors."""
+
+BRIEF, REPEATS = 0.05, 5
+"""A trial of less than so many seconds is repeated up to so many times."""
+
+
+class BlockProducts:
+    """Multiplies terms by vectors, which are rows here.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        How a row is cut into tensors.
+    chosen : sequence of int
+        Which parameters of the term they are.
+    mode : {"auto", "vectors", "blocks"}
+        One by one, at once, or as a trial on the first term says.
+    widest : callable
+        Tells how many vectors there is room for at once.
+    """
+
+    def __init__(
+        self, parameters: Parameters, chosen: Sequence[int], mode: Mode, widest: Callable[[], int]
+    ) -> None:
+        self._parameters, self._chosen, self._widest = parameters, chosen, widest
+        self._at_once = {"auto": None, "vectors": False, "blocks": True}[mode]
+
+    def add(self, term: Term, rows: Tensor, result: Tensor) -> None:
+        """Add the products of a term with the rows to the result."""
+        if len(rows) == 1 or not term.takes_blocks or not self._pays(term, rows):
+            self._add_vectors(term, rows, result)
+        else:
+            self._add_blocks(term, rows, result)
+
+    def _add_vectors(self, term: Term, rows: Tensor, result: Tensor) -> None:
+        for row, image in zip(rows, result, strict=True):
+            parts = term.multiply(self._parameters.split(row), self._chosen)
+            image += self._parameters.join(parts)
+
+    def _add_blocks(self, term: Term, rows: Tensor, result: Tensor) -> None:
+        width = self._widest()
+        for some, images in zip(rows.split(width), result.split(width), strict=True):
+            try:
+                images += self._block(term, some)
+            except RuntimeError:  # from an operation that cannot be batched
+                self._at_once = False
+                self._add_vectors(term, some, images)
+
+    def _block(self, term: Term, rows: Tensor) -> Tensor:
+        with warnings.catch_warnings():
+            # An operation that PyTorch cannot batch is looped over, as without blocks.
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            parts = term.multiply(self._parameters.split(rows), self._chosen, batched=True)
+        return self._parameters.join(parts)
+
+    def _pays(self, term: Term, rows: Tensor) -> bool:
+        """Decide once, by a trial, whether blocks are faster."""
+        if self._at_once is None:
+            single, block = self._trial(term, rows[:TRIAL])
+            self._at_once = block < CLEARLY * single
+        return self._at_once
+
+    def _trial(self, term: Term, rows: Tensor) -> tuple[float, float]:
+        """Return how long one by one and at once take; the shortest times where they are short.
+
+        Short times scatter, and the choice should be the same whenever it is made.
+        """
+        image = torch.zeros_like(rows)
+        single: list[float] = []
+        block: list[float] = []
+        while not single or (single[0] < BRIEF and len(single) < REPEATS):
+            single.append(_seconds(lambda: self._add_vectors(term, rows, image), rows.device))
+            block.append(_seconds(lambda: self._add_blocks(term, rows, image), rows.device))
+        return min(single), min(block)
+
+
+def _seconds(work: Callable[[], None], device: torch.device) -> float:
+    start = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
