@@ -105,6 +105,11 @@ def epsilon(array: Array) -> float:
     return float(api.array_namespace(array).finfo(array.dtype).eps)
 
 
+def dtype_name(array: Array) -> str:
+    """Return what the array's type is called, such as "float64", whatever library it is of."""
+    return str(array.dtype).removeprefix("torch.")
+
+
 def to_numpy(array: Array) -> np.ndarray[Any, np.dtype[Any]]:
     """Copy or view any array as NumPy, off its device and out of any autograd graph."""
     if api.is_torch_array(array):
@@ -188,7 +193,7 @@ def _common_dtype(arrays: dict[str, Array], xp: Namespace, default: Any) -> Any:
         if dtype in (xp.float32, xp.float64):
             found.append(dtype)
         elif not _is_integer(dtype, xp):
-            label = str(dtype).removeprefix("torch.")
+            label = dtype_name(array)
             advice = (
                 "cast it to float32 or float64 first; sums in half precision overflow at 65504."
                 if label in ("float16", "bfloat16")

@@ -17,7 +17,7 @@ def reduced() -> list[str]:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Leave it."""
+    """Disable autocast inside the block."""
     with ExitStack() as stack:
         for device in reduced():
             stack.enter_context(sys.modules["torch"].autocast(device, enabled=False))

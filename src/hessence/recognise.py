@@ -141,7 +141,7 @@ def recognise(model: nn.Module, x: Tensor, y: Any, criterion: Criterion) -> Reco
                 return rule.apply(stack)
             except NotRecognised as refusal:
                 refusals[rule] = refusal
-    # What is in the way of a theorem for all of the model says more than what is in a twin's.
+    # A refusal by a rule for the whole model is more informative than the twin's.
     twin = refusals.pop(TWIN)
     raise next(iter(refusals.values()), twin)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, epsilon, integers, to_numpy
+from hessence.arrays import Array, dtype_name, epsilon, integers, to_numpy
 from hessence.blocks import Block
 from hessence.certificates import Certificate, certify
 from hessence.eigenspaces import Eigenspace
@@ -253,7 +253,7 @@ class Spectrum:
             "method": self.method,
             "exact": self.exact,
             **({"reason": self.reason} if self.reason else {}),
-            "dtype": str(self._values.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self._values),
             "labels": [self._label(g) for g in range(self._groups)],
             "values": to_numpy(self._values).tolist(),
             "multiplicities": to_numpy(self._counts).tolist(),

@@ -171,7 +171,7 @@ class _Draws:
 
     @contextmanager
     def go_on(self, states: list[Any]) -> Iterator[None]:
-        """Draw on from some states, which are brought up to date, and put the user's back."""
+        """Run the block with the source's random states, save these, and restore the user's."""
         users = self._states()
         self._set(states)
         try:

@@ -18,23 +18,13 @@ from typing import Any, Self
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hessence.arrays import dtype_name
 from hessence.curvature import loss_curvature
 from hessence.curvature.batch_parts import is_pair
-from hessence.curvature.criterion import Criterion, PairCriterion, predict
+from hessence.curvature.criterion import Criterion, PairCriterion
 from hessence.curvature.loss_curvature import LossHessian
 from hessence.curvature.own_criteria import ClosureCriterion, FunctionCriterion
 from hessence.losses import NAMED, PointwiseLoss, as_loss
-
-__all__ = [
-    "ClosureCriterion",
-    "Criterion",
-    "FunctionCriterion",
-    "PairCriterion",
-    "PointwiseCriterion",
-    "TorchCriterion",
-    "as_criterion",
-    "predict",
-]
 
 ELEMENTWISE = (
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss,
@@ -270,7 +260,7 @@ def _require_classes(prediction: Tensor, target: Tensor, loss: Any) -> None:
             also = ", or probabilities of the prediction's shape" if shares else ""
             raise ValueError(
                 f"data: the target must hold class numbers as integers{also}, got "
-                f"{str(target.dtype).removeprefix('torch.')} of shape {tuple(target.shape)}."
+                f"{dtype_name(target)} of shape {tuple(target.shape)}."
             )
         return
     *samples, classes = prediction.movedim(1 if prediction.ndim > 1 else 0, -1).shape

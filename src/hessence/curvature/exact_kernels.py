@@ -85,7 +85,7 @@ def _without_checkpoints() -> Iterator[None]:
 
 
 def _pause(*args: Any, **kwargs: Any) -> Iterator[None]:
-    """Stop between what is done before the function is called, and after it: nothing."""
+    """Do nothing before or after the function that has a checkpoint is called."""
     yield
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hessence.curvature.criteria import PairCriterion
+from hessence.curvature.criterion import PairCriterion
 from hessence.curvature.kernels.elementwise import derivatives
 from hessence.curvature.snapshots import Snapshot
 from hessence.curvature.terms import Term

@@ -121,14 +121,14 @@ class History:
         """Whether all residuals were small enough (n,)."""
         return np.asarray([record.converged for record in self.records], dtype=bool)
 
-    def up_to(self, step: int) -> History:
+    def before(self, step: int) -> History:
         """Return the measurements before a step."""
-        before = tuple(record for record in self.records if record.step < step)
-        return History(self.parameters, self.k, before)
+        earlier = tuple(record for record in self.records if record.step < step)
+        return History(self.parameters, self.k, earlier)
 
     def with_record(self, record: Measurement) -> History:
         """Return the history with one more measurement, instead of any at or after its step."""
-        earlier = self.up_to(record.step).records
+        earlier = self.before(record.step).records
         return History(self.parameters, self.k, (*earlier, record))
 
     def plot(self, ax: Any = None) -> Any:

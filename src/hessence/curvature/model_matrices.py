@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessence.curvature.criteria import PairCriterion, predict
+from hessence.curvature.criterion import PairCriterion, predict
 from hessence.curvature.model_operator import ModelOperator
 from hessence.curvature.setting import Mode, Setting
 from hessence.curvature.term_store import TermStore

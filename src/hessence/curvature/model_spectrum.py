@@ -14,7 +14,7 @@ from hessence.arrays import epsilon, like, to_numpy
 from hessence.curvature import ranks
 from hessence.curvature.batch_parts import byte_count, tensors_in
 from hessence.curvature.batches import is_sample_pair, merged
-from hessence.curvature.criteria import PairCriterion
+from hessence.curvature.criterion import PairCriterion
 from hessence.curvature.model_matrices import ModelHessian, hessian
 from hessence.curvature.setting import Setting
 from hessence.curvature.snapshots import unwrap

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessence.curvature.criteria import PairCriterion
+from hessence.curvature.criterion import PairCriterion
 from hessence.curvature.history import History
 from hessence.curvature.measurement import Measurement
 from hessence.curvature.model_matrices import ModelHessian, hessian
@@ -180,7 +180,7 @@ class Monitor:
                 "run make another Monitor."
             )
         rate = self._lr if lr is None else _rate(lr)
-        earlier = self._history.up_to(int(step))
+        earlier = self._history.before(int(step))
         with torch.inference_mode(mode=False), full_precision():
             record = self._measured(int(step), rate, len(earlier))
         if self._files is not None and len(self._history) and not len(earlier):

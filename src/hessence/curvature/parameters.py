@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hessence.arrays import dtype_name
+
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
@@ -194,7 +196,7 @@ def _require_one_kind(tensors: Sequence[Tensor], names: Sequence[str]) -> None:
     for name, tensor in zip(names, tensors, strict=True):
         if tensor.dtype not in (torch.float32, torch.float64):
             raise TypeError(
-                f"parameter {name!r} is {str(tensor.dtype).removeprefix('torch.')}; spectra need "
+                f"parameter {name!r} is {dtype_name(tensor)}; spectra need "
                 "float32 or float64, for example model.float()."
             )
         if tensor.device.type == "meta":

@@ -11,19 +11,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from hessence.arrays import dtype_name
 from hessence.curvature import ranks
 from hessence.curvature.batch_parts import is_pair
 from hessence.curvature.batches import Batches, is_sample_pair, merged
-from hessence.curvature.criteria import (
-    ClosureCriterion,
-    Criterion,
-    FunctionCriterion,
-    PairCriterion,
-    as_criterion,
-    predict,
-)
+from hessence.curvature.criteria import as_criterion
+from hessence.curvature.criterion import Criterion, PairCriterion, predict
 from hessence.curvature.feed_forward import FeedForwardTerm, Stack
 from hessence.curvature.memory import budget, graph_bytes
+from hessence.curvature.own_criteria import ClosureCriterion, FunctionCriterion
 from hessence.curvature.snapshots import Snapshot
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
@@ -112,7 +108,7 @@ class Setting:
             told = type(inputs).__name__
             if isinstance(inputs, Tensor):
                 shape = ", ".join(["n", *map(str, inputs.shape[1:])])
-                told = f"shape ({shape}) and {str(inputs.dtype).removeprefix('torch.')}"
+                told = f"shape ({shape}) and {dtype_name(inputs)}"
             raise ValueError(
                 f"data: the model cannot be run on inputs of {told}: {error}"
             ) from error

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hessence.arrays import dtype_name
 from hessence.curvature.batch_parts import copied, tensors_in
 from hessence.curvature.exact_kernels import ExactKernels
 from hessence.curvature.parameters import Parameters
@@ -129,12 +130,12 @@ class Snapshot:
 
     def _require_same_precision(self, arguments: tuple[Any, ...], error: Exception) -> None:
         """Tell of the most likely reason for an error: data in another precision."""
-        own = self.parameters.leaves[0].dtype
+        own = self.parameters.leaves[0]
         for tensor in tensors_in(list(arguments)):
-            if tensor.is_floating_point() and tensor.dtype != own:
+            if tensor.is_floating_point() and tensor.dtype != own.dtype:
                 raise TypeError(
-                    f"data is {str(tensor.dtype).removeprefix('torch.')}, but the model is "
-                    f"{str(own).removeprefix('torch.')}: convert one of them."
+                    f"data is {dtype_name(tensor)}, but the model is "
+                    f"{dtype_name(own)}: convert one of them."
                 ) from error
 
     def held_elsewhere(self, total: Tensor) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessence.curvature.criteria import Criterion, PairCriterion, predict
+from hessence.curvature.criterion import Criterion, PairCriterion, predict
 from hessence.curvature.snapshots import Snapshot
 
 

@@ -27,7 +27,8 @@ DENSE_ENTRIES = 2**23
 """If all matrices have no more entries, n products without convergence lead to the dense route."""
 
 CONFIDENCE = 0.995
-"""At 0.999 the searches after a top ten took one or two products more than at 0.99."""
+"""How sure ``eigenpairs`` is by default that no copy of a multiple eigenvalue was missed. At 0.999
+the search after a top ten took one or two products more than at 0.99."""
 
 STORED, GROWTH = 2**24, 8
 """A basis that is full grows by this factor at most, while it has no more entries than this."""
@@ -102,8 +103,9 @@ def eigenpairs(
     An eigenvalue of H lies within ``errors`` of each value returned. That every wanted one is
     among them cannot be proved by products alone. Lanczos from one vector sees one copy of each
     eigenvalue; the others are searched for afterwards, from a random vector in the complement of
-    all that was found, until none can be left but for a probability of 1 − `confidence`. That took
-    3 to 15 products after a top ten where there was none, and is repeated for each one found.
+    all that was found, until none can be left but for a probability of 1 − `confidence`. Where
+    no copy was missing after a top ten, the search took 3 to 15 products; it is repeated after each
+    copy found.
     Values closer together than tol · ‖H‖ count as copies. For k = 1 there is nothing to search for;
     with a loose tolerance (1e-2) a random start that hardly meets the first eigenvector may settle
     for the second.

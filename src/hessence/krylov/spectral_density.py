@@ -96,7 +96,7 @@ def density(
     One is what the spread of random vectors must be, given the density itself (see ``smoothing``),
     with N degrees of freedom; so a single probe has a band too, a wide one. The other, from four
     probes on, is the spread of the probes, with N − 1 degrees of freedom; alone it would be too
-    small, as 86 to 95 % of our tests' points were within. The second part is how far the quadrature
+    small, as 86 to 93 % of our tests' points were within. The second part is how far the quadrature
     may be off, as told by an anti-Gaussian rule from the same coefficients; this is an estimate,
     not a bound. The third allows for rounding.
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from hessence.arrays import dtype_name
+
 DROPOUT = (
     nn.Dropout,
     nn.Dropout1d,
@@ -97,8 +99,8 @@ def _require_ordinary_parameters(model: nn.Module, x: Tensor) -> None:
         first_name[id(parameter)] = name
         if parameter.dtype not in (torch.float32, torch.float64) or parameter.dtype != first.dtype:
             raise NotRecognised(
-                f"parameter {name!r} has type {_type(parameter)}: all must be float32, or all "
-                "float64."
+                f"parameter {name!r} has type {dtype_name(parameter)}: all must be float32, or "
+                "all float64."
             )
         if not parameter.isfinite().all():
             raise NotRecognised(f"parameter {name!r} contains NaN or infinity.")
@@ -107,11 +109,9 @@ def _require_ordinary_parameters(model: nn.Module, x: Tensor) -> None:
                 f"parameter {name!r} is on device {parameter.device} and the input on {x.device}."
             )
     if (x.is_floating_point() or x.is_complex()) and x.dtype != first.dtype:
-        raise NotRecognised(f"the input has type {_type(x)}, the parameters {_type(first)}.")
-
-
-def _type(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+        raise NotRecognised(
+            f"the input has type {dtype_name(x)}, the parameters {dtype_name(first)}."
+        )
 
 
 def flatten(module: nn.Module, name: str = "") -> Iterator[Layer]:

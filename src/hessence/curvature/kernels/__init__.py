@@ -3,8 +3,8 @@
 A product with a Hessian is a backward pass through a recorded gradient. PyTorch composes the second
 derivatives of activations, layer norms and softmaxes from dozens of passes over their inputs, and
 repeats for every vector what depends on no vector. Here each operation is a pair of
-:class:`torch.autograd.Function`: the operation itself, and its *slope*, which is what its backward
-pass computes and keeps ready all that the slope's own backward pass needs.
+:class:`torch.autograd.Function`: the operation itself, and its *slope*, the function that its
+backward pass computes, which also stores what the slope's own backward pass will need.
 
 Third derivatives, which a loss needs that has derivatives of the model in it, are left to PyTorch:
 see :func:`~hessence.curvature.kernels.higher_order.pull_back_through_slope`.
