@@ -13,18 +13,38 @@ from hessence.report import Table
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the library's time compares with a reference's."""
+    """How the library's time compares with a reference's.
+
+    Attributes
+    ----------
+    task, reference : str
+        What is done, and beside what.
+    seconds, reference_seconds : float
+        Our time and the reference's.
+    most : float or None
+        How large our share of the reference's time may be, None if there is no goal.
+    note : str
+        What else was measured.
+    """
 
     task: str
     reference: str
     seconds: float
     reference_seconds: float
-    goal: str
+    most: float | None = None
+    note: str = ""
 
     @property
     def ratio(self) -> float:
         """Our time over the reference's."""
         return self.seconds / self.reference_seconds
+
+    @property
+    def verdict(self) -> str:
+        """The goal, and whether it was met."""
+        if self.most is None:
+            return ""
+        return f"{_ratio(self.most)} {'met' if self.ratio <= self.most else 'MISSED'}"
 
 
 def compare(
@@ -32,13 +52,36 @@ def compare(
     ours: Callable[[], Any],
     reference: str,
     theirs: Callable[[], Any],
-    goal: str,
+    most: float | None = None,
     repeats: int = 15,
+    burst: int = 1,
 ) -> Comparison:
-    """Time two functions in turn and take the median of each."""
-    ours(), theirs()
-    mine, other = medians([ours, theirs], repeats)
-    return Comparison(task, reference, mine, other, goal)
+    """Time two functions in turn and take the median of each.
+
+    Parameters
+    ----------
+    task, ours, reference, theirs, most
+        See ``Comparison``.
+    repeats : int
+        How often.
+    burst : int
+        How many calls follow one another each time; the time is that of one.
+    """
+    functions = [bursts(function, burst) for function in (ours, theirs)]
+    for function in functions:
+        function()
+    mine, other = (seconds / burst for seconds in medians(functions, repeats))
+    return Comparison(task, reference, mine, other, most)
+
+
+def bursts(function: Callable[[], Any], count: int) -> Callable[[], None]:
+    """Return a function that calls another one several times."""
+
+    def repeat() -> None:
+        for _ in range(count):
+            function()
+
+    return repeat
 
 
 def medians(functions: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
@@ -49,7 +92,7 @@ def medians(functions: Sequence[Callable[[], Any]], repeats: int) -> list[float]
 
 def print_table(comparisons: Iterable[Comparison]) -> None:
     """Print one row for each comparison."""
-    headings = ("task", "time", "reference", "its time", "ratio", "goal")
+    headings = ("task", "time", "reference", "its time", "ratio", "goal", "")
     rows = [
         (
             c.task,
@@ -57,7 +100,8 @@ def print_table(comparisons: Iterable[Comparison]) -> None:
             c.reference,
             _duration(c.reference_seconds),
             _ratio(c.ratio),
-            c.goal,
+            c.verdict,
+            c.note,
         )
         for c in comparisons
     ]

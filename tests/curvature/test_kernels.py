@@ -1,5 +1,7 @@
 """Operations with second derivatives written out, beside PyTorch's own in double precision."""
 
+import shutil
+
 import pytest
 import torch
 from torch import nn
@@ -263,7 +265,13 @@ def test_layer_norm_in_forward_mode():
     assert_same(found, expected, 1e-11)
 
 
-@pytest.mark.parametrize("options", [{"mode": "vectors"}, {"mode": "blocks"}, {"compile": True}])
+COMPILED = pytest.param({"compile": True}, marks=[
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler"),
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{"mode": "vectors"}, {"mode": "blocks"}, COMPILED])
 def test_a_model_of_everything(options):
     model = Everything()
     x, y = (numbers(2, 3, 3, seed=1), numbers(2, 3, 1, seed=2))
