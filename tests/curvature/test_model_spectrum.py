@@ -13,25 +13,11 @@ from torch import nn
 import hessence as hs
 from hessence.curvature import model_spectrum
 from hessence.curvature.layers import LayerSpectra
+from tests.curvature.oracle import dense_hessian
 
 
 def dense(model, loss):
-    """The Hessian by two backward passes over the user's own loss expression."""
-    parameters = list(model.parameters())
-    slopes = torch.autograd.grad(loss(), parameters, create_graph=True)
-    flat = torch.cat([slope.reshape(-1) for slope in slopes])
-    rows = [
-        torch.cat(
-            [
-                part.reshape(-1)
-                for part in torch.autograd.grad(
-                    entry, parameters, retain_graph=True, materialize_grads=True
-                )
-            ]
-        )
-        for entry in flat
-    ]
-    return torch.stack(rows)
+    return dense_hessian(loss, model.parameters())
 
 
 def mlp(*sizes, activation=nn.Tanh):

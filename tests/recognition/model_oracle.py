@@ -7,31 +7,18 @@ import copy
 import torch
 
 from hessence.curvature.criteria import as_criterion
+from tests.curvature.oracle import dense_hessian
 
 
-def dense_hessian(model, x, y, loss):
-    """Return the Hessian of the loss in the order of ``model.parameters()``, row by row."""
+def hessian_of(model, x, y, loss):
+    """Return the Hessian of the loss in the order of ``model.parameters()``."""
     criterion = as_criterion(loss, (x, y))
-    parameters = list(model.parameters())
-
-    def flat(tensors):
-        pairs = zip(tensors, parameters, strict=True)
-        return torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for t, p in pairs])
-
-    value = criterion.mean(model(x), y)
-    gradient = flat(torch.autograd.grad(value, parameters, create_graph=True, allow_unused=True))
-    rows = [
-        flat(torch.autograd.grad(g, parameters, retain_graph=True, allow_unused=True))
-        if g.requires_grad
-        else torch.zeros_like(gradient)
-        for g in gradient
-    ]
-    return torch.stack(rows).detach()
+    return dense_hessian(lambda: criterion.mean(model(x), y), model.parameters())
 
 
 def assert_recognised(found, model, x, y, loss, tolerance=1e-10):
     """Compare every eigenvalue, every eigenvector, products and certificate with autodiff."""
-    H = dense_hessian(model, x, y, loss)
+    H = hessian_of(model, x, y, loss)
     p = len(H)
     scale = float(torch.linalg.matrix_norm(H, 2))
     atol = tolerance * scale + 1e-14
