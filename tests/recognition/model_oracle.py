@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 
 from hessence.curvature.criteria import as_criterion
@@ -37,21 +35,3 @@ def assert_recognised(found, model, x, y, loss, tolerance=1e-10):
     assert found.operator.shape == (p, p)
     if scale > 1e-12:
         assert spectrum.verify(found.operator).worst < tolerance
-
-
-def state_of(model):
-    """Return all of a model that a reader could change by mistake."""
-    return (
-        copy.deepcopy(model.state_dict()),
-        [(p.requires_grad, p.grad, p.data_ptr()) for p in model.parameters()],
-        [m.training for m in model.modules()],
-        [list(vars(m)) for m in model.modules()],
-    )
-
-
-def assert_untouched(model, state):
-    """Compare a model with its state before."""
-    (before, *rest), (after, *rest_after) = state, state_of(model)
-    assert rest == rest_after
-    assert list(before) == list(after)
-    assert all(torch.equal(before[name], after[name]) for name in before)
