@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -26,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.run(options))
     except CommandError as error:
         return _fail(str(error))
+    except BrokenPipeError:  # whoever reads what is printed has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the last flush
+        return 0
     except OSError as error:
         return _fail(f"cannot write to {options.out}: {error.strerror or error}")
     except KeyboardInterrupt:

@@ -14,6 +14,7 @@ import numpy as np
 from hessence.arrays import Array, dtype_name, to_numpy
 from hessence.certificates import Certificate
 from hessence.files import write_atomically
+from hessence.krylov.selection import require_top
 
 if TYPE_CHECKING:
     from hessence.krylov.density_result import Density
@@ -48,6 +49,8 @@ class Estimate:
         The outcome in a sentence and, where it is not all that was asked for, what to do next.
     reason : str
         Why the spectrum is not exact.
+    which : str
+        Which eigenvalues were asked for, see ``hs.eigenpairs``.
 
     Examples
     --------
@@ -69,6 +72,7 @@ class Estimate:
     method: str
     message: str
     reason: str
+    which: str
     _products: int
     _norm: float = math.nan
     _density: Density | Callable[[], Density] | None = field(default=None)
@@ -77,7 +81,8 @@ class Estimate:
 
     @property
     def sharpness(self) -> Array:
-        """The largest eigenvalue found."""
+        """The largest eigenvalue, if that end of the spectrum was asked for."""
+        require_top(self.which, self.eigenvalues, self.size)
         return self.eigenvalues[0]
 
     @property
@@ -144,6 +149,7 @@ class Estimate:
             "method": self.method,
             "exact": False,
             "reason": self.reason,
+            "which": self.which,
             "dtype": dtype_name(self.eigenvalues),
             "eigenvalues": to_numpy(self.eigenvalues).tolist(),
             "errors": to_numpy(self.errors).tolist(),
@@ -178,6 +184,7 @@ class Estimate:
                 method=str(data["method"]),
                 message=str(data["message"]),
                 reason=str(data["reason"]),
+                which=str(data["which"]),
                 _products=int(data["products"]),
                 _density=Density.from_dict(data["density"]) if "density" in data else None,
             )
@@ -205,10 +212,8 @@ class Estimate:
         if count > SHOWN:
             lines.insert(1 + SHOWN // 2, f"  … {count - SHOWN} more …")
         trace, spread = float(to_numpy(self.trace)), float(to_numpy(self.trace_error))
-        head = (
-            f"{count} of {self.size} eigenvalues, estimated: {self.method}, "
-            f"{self.products} products"
-        )
+        way = "from the whole matrix" if self.method == "dense" else f"estimated: {self.method}"
+        head = f"{count} of {self.size} eigenvalues, {way}, {self.products} products"
         tail = [f"  trace {trace:.6g} ± {spread:.1e}"]
         return "\n".join(
             [head, *lines, *tail, *([] if self.converged else [f"  ! {self.message}"])]

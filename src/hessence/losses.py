@@ -151,6 +151,7 @@ def as_loss(loss: str | PointwiseLoss, *, coupled: bool = False) -> PointwiseLos
 
 def _find(loss: str | PointwiseLoss) -> PointwiseLoss:
     if isinstance(loss, str):
+        loss = loss.replace("_", "-")
         if loss not in NAMED:
             raise ValueError(f"loss must be one of {', '.join(map(repr, NAMED))}, got {loss!r}.")
         return NAMED[loss]

@@ -10,6 +10,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence.arrays import Array, floating, like, nonzero, to_numpy
+from hessence.memory import available
 from hessence.spectra import Spectrum
 
 
@@ -69,7 +70,13 @@ class Operator(ABC):
 
     def dense(self) -> Array:
         """Return the matrix itself, all p² entries of it."""
-        xp = api.array_namespace(self._reference)
+        xp, size = api.array_namespace(self._reference), math.prod(self.shape)
+        needed = 2 * size * xp.finfo(self.dtype).bits / 8
+        if needed > available():
+            raise ValueError(
+                f"H has {size:.1e} entries, which would take {needed / 1e9:.0f} GB: use "
+                "hs.eigenpairs, hs.density or hs.trace instead."
+            )
         return self._apply(
             xp.eye(self.shape[-1], dtype=self.dtype, device=api.device(self._reference))
         )

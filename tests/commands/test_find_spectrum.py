@@ -85,7 +85,7 @@ def test_an_estimate(script, tmp_path, capsys):
     printed = capsys.readouterr()
     assert printed.err == ""
     assert "3 of 678 eigenvalues, estimated: Lanczos" in printed.out
-    assert "not exact: " in printed.out
+    assert "no closed form: " in printed.out
     saved = hs.load(out / "spectrum.json")
     assert len(saved) == 3
     assert saved.density.nodes.shape == (2, 10)

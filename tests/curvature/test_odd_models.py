@@ -1,6 +1,7 @@
 """Models that keep their tensors, modes or passes in unusual ways: right, and left as they were."""
 
 import copy
+from collections import Counter, OrderedDict, deque
 
 import pytest
 import torch
@@ -261,3 +262,42 @@ def checkpoint_counts(model, x):
     model(x).sum().backward()
     hook.remove()
     return len(calls)
+
+
+class ReadOnly(OrderedDict):
+    """The settings of a model, which nobody may change."""
+
+    def _refuse(self, *_, **__):
+        raise TypeError("read only")
+
+    update = clear = pop = _refuse
+
+
+class Settled(nn.Module):
+    """Has settings of many kinds, and notes what it has seen in some of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2).double()
+        self.settings, self.tasks = ReadOnly(act="tanh"), OrderedDict(a=1, b=2, c=3)
+        self.table = {i: i for i in range(20_000)}
+        self.seen, self.last, self.counts = [0], deque([1, 2], maxlen=2), Counter(calls=0)
+
+    def forward(self, x):
+        self.seen.append(x)
+        self.last.append(x)
+        self.counts["calls"] += 1
+        return torch.tanh(self.layer(x))
+
+
+def test_containers_in_a_model():
+    model, (x, y) = Settled(), data()[0]
+    before = state(model)
+    found = []
+    for name in model.tasks:  # which must stay as it is, also between runs
+        found.append(name)
+        hs.hessian(model, (x, y), nn.MSELoss()).dense()
+    assert found == ["a", "b", "c"]
+    assert_untouched(model, before)
+    assert (model.seen, list(model.last), model.counts["calls"]) == ([0], [1, 2], 0)
+    assert model.settings == {"act": "tanh"}

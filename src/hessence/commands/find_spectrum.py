@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib.util
 import json
@@ -72,10 +73,11 @@ def run(options: argparse.Namespace) -> int:
     _require_place(options.out)
     if importlib.util.find_spec("matplotlib") is None:
         raise CommandError("the picture needs matplotlib: pip install 'hessence[plot]'.")
-    build = load_function(options.target)
-    model, data, loss = _built(build, options.target)
     bar = ProgressBar(sys.stderr, "products")
-    with warnings.catch_warnings(record=True) as remarks:
+    # What the script prints must not come between the lines of JSON.
+    printed = sys.stderr if options.json else sys.stdout
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings(record=True) as remarks:
+        model, data, loss = _built(load_function(options.target), options.target)
         warnings.simplefilter("always")
         try:
             result = _find(model, data, loss, options, bar)
@@ -91,12 +93,14 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(result.to_dict(), indent=1))
         return 0
     print(result)
-    print(f"  {'exact' if result.exact else 'not exact'}: {result.reason}")
+    print(f"  {'exact' if result.exact else 'no closed form'}: {result.reason}")
     print(f"Picture and numbers: {options.out / 'spectrum.png'}, {options.out / 'spectrum.json'}")
     return 0
 
 
 def _count(text: str) -> int | None:
+    if text != "all" and not text.removeprefix("-").isdigit():
+        raise argparse.ArgumentTypeError(f"must be a number or 'all', got {text!r}")
     return None if text == "all" else int(text)
 
 

@@ -12,16 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from hessence.curvature.batch_parts import byte_count, copied, first_length, is_pair, tensors_in
+from hessence.curvature.batch_parts import byte_count, first_length, is_pair, tensors_in
 
 _END = object()
 
 DATASET_BATCH = 256
 """The size of batches that samples of a data set are put into."""
-
-
-class _SameMemory(Exception):  # noqa: N818 - never seen outside
-    """Batches come in one piece of memory, one after the other."""
 
 
 class Batches:
@@ -40,19 +36,12 @@ class Batches:
     def __init__(self, data: Any, device: torch.device, memory: float) -> None:
         self._source = _source(data)
         self._draws = _Draws(self._source)
-        self._device = device
-        self._copies = self._joined = False
-        try:
-            self._read(memory)
-        except _SameMemory:
-            self._copies = True
-            self._read(memory)
-        self._versions = [(t, t._version) for t in tensors_in(self._kept)]
-
-    def _read(self, memory: float) -> None:
-        """Go through the data for the first time, and keep the batches if they fit."""
+        self._device, self._joined = device, False
+        # A single batch that does not fit is there once, with the user.
+        self._copies = not isinstance(self._source, list) or (
+            len(self._source) > 1 or byte_count(self._source) <= memory
+        )
         kept: list[Any] = []
-        places: set[int] = set()
         size = 0
         self.first: Any = None
         self._kept: list[Any] | None = None
@@ -60,8 +49,6 @@ class Batches:
             if self.first is None:
                 self.first = batch
                 self._require_filled(batch)
-            if not isinstance(self._source, (list, tuple)):
-                self._require_other_memory(batch, places)
             size += byte_count(batch)
             if size > memory and len(kept) > 0:
                 return
@@ -85,16 +72,7 @@ class Batches:
             return merged(self._pass(), size)
         if not self._joined:
             self._kept, self._joined = list(merged(self._kept, size)), True
-            self._versions = [(t, t._version) for t in tensors_in(self._kept)]
         return [piece for batch in self._kept for piece in merged([batch], size)]
-
-    def require_unchanged(self) -> None:
-        """Refuse data that were written to since they were read."""
-        if any(tensor._version != version for tensor, version in self._versions):
-            raise ValueError(
-                "data were written to after they were given: make the operator anew, or give it a "
-                "copy of them."
-            )
 
     def __iter__(self) -> Iterator[Any]:
         return self._pass() if self._kept is None else iter(self._kept)
@@ -104,26 +82,18 @@ class Batches:
         with self._draws.go_on(states):
             source = iter(self._source)
         known = self.first
+        copier = _Copier(self._device, copies=self._copies)
         while True:
             with self._draws.go_on(states):
                 batch = next(source, _END)
             if batch is not _END and not _has_no_samples(batch):
-                batch = _move(batch, self._device)
-                if self._copies:
-                    batch = copied(batch)
+                batch = copier(batch)
                 _require_same(batch, known)
                 known = None
                 yield batch
             if batch is _END:
                 _require_same(None, known)
                 return
-
-    def _require_other_memory(self, batch: Any, places: set[int]) -> None:
-        """Stop at a batch in the memory of another, which it may have written over."""
-        own = {t.data_ptr() for t in tensors_in(batch) if t.layout == torch.strided and t.numel()}
-        if not self._copies and places & own:
-            raise _SameMemory
-        places |= own
 
     @staticmethod
     def _require_filled(batch: Any) -> None:
@@ -146,6 +116,8 @@ def _require_same(batch: Any, known: Any) -> None:
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
+    if a.layout != torch.strided or b.layout != torch.strided:
+        return bool(a.shape == b.shape)  # what a sparse tensor holds is not looked at
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
@@ -288,14 +260,54 @@ def _has_no_samples(batch: Any) -> bool:
     return any(tensor.ndim for tensor in tensors_in(batch)) and first_length(batch) == 0
 
 
-def _move(batch: Any, device: torch.device) -> Any:
-    if isinstance(batch, Tensor):
-        moved = batch.to(device)
-        # What was made in inference mode cannot be part of a graph.
-        return moved.clone() if moved.is_inference() else moved
-    if isinstance(batch, Mapping):
-        return {key: _move(value, device) for key, value in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        parts = (_move(part, device) for part in batch)
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch
+class _Copier:
+    """Puts batches on a device, and copies what is there already.
+
+    Whoever gives batches may write to them later, or put the next one into the same memory. What
+    is the same as in the batch before is not copied again.
+
+    Parameters
+    ----------
+    device : torch.device
+        The device.
+    copies : bool
+        Whether to copy.
+    """
+
+    def __init__(self, device: torch.device, *, copies: bool) -> None:
+        self._device, self._copies = device, copies
+        self._before: dict[int, Tensor] = {}
+        self._now: dict[int, Tensor] = {}
+
+    def __call__(self, batch: Any) -> Any:
+        """Return a batch to keep."""
+        self._before, self._now = self._now, {}
+        return self._moved(batch)
+
+    def _moved(self, part: Any) -> Any:
+        if isinstance(part, Tensor):
+            moved = part.to(self._device)
+            return self._copied(part) if moved is part else moved
+        if isinstance(part, Mapping):
+            return {key: self._moved(value) for key, value in part.items()}
+        if isinstance(part, (tuple, list)):
+            parts = [self._moved(inner) for inner in part]
+            if hasattr(part, "_fields"):
+                return type(part)(*parts)
+            return parts if isinstance(part, list) else tuple(parts)
+        return part
+
+    def _copied(self, tensor: Tensor) -> Tensor:
+        if tensor.is_inference():  # what was made in inference mode cannot be part of a graph
+            return tensor.clone()
+        # What has derivatives is a parameter, or depends on one: a copy would be another tensor.
+        if not self._copies or tensor.requires_grad or tensor.layout != torch.strided:
+            return tensor
+        place = tensor.data_ptr()
+        for known in (self._now, self._before):
+            copy = known.get(place)
+            if copy is not None and copy.dtype == tensor.dtype and _equal(copy, tensor):
+                self._now[place] = copy
+                return copy
+        self._now[place] = tensor.clone()
+        return self._now[place]

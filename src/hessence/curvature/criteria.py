@@ -192,7 +192,7 @@ def as_criterion(loss: Any, batch: Any) -> Criterion:
 
 
 def _named(name: str) -> Criterion:
-    if name == "cross-entropy":
+    if name.replace("_", "-") == "cross-entropy":
         return TorchCriterion(nn.CrossEntropyLoss())
     return PointwiseCriterion(as_loss(name))
 

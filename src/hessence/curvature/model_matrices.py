@@ -86,9 +86,8 @@ def hessian(
 
     With batches b of total loss :math:`\ell_b` and count :math:`n_b` it is
     :math:`\nabla^2 \sum_b \ell_b / \sum_b n_b`: the Hessian of the loss on all data, however they
-    are cut into batches. The model is not touched: its parameters and buffers are copied, so the
-    operator stays what it is while training goes on. Data are
-    not copied; if they are written to afterwards, products are refused.
+    are cut into batches. The model is not touched: its parameters, its buffers and, as far as they
+    fit into memory, the data are copied, so the operator stays what it is while training goes on.
 
     Parameters
     ----------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, Self, TypeVar, cast
 
@@ -92,29 +92,43 @@ class ModelOperator(Operator):
         return type(self)(self.setting, self._terms, chosen)
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """Cut a vector (p,) into tensors shaped like the parameters, by name."""
+        """Cut a vector (p,) into tensors shaped like the parameters, by name.
+
+        Columns (p, k), such as eigenvectors, give tensors with k in front of these shapes.
+        """
         if not isinstance(vector, Tensor):
             raise TypeError(f"vector must be a torch tensor, got {type(vector).__name__}.")
-        if tuple(vector.shape) != (self.parameters.size,):
+        size = self.parameters.size
+        if vector.ndim not in (1, 2) or vector.shape[0] != size:
             raise ValueError(
-                f"vector must have shape ({self.parameters.size},), got {tuple(vector.shape)}."
+                f"vector must have shape ({size},) or ({size}, k), got {tuple(vector.shape)}."
             )
-        return dict(zip(self.parameters.names, self.parameters.split(vector), strict=True))
+        rows = vector if vector.ndim == 1 else vector.mT
+        return dict(zip(self.parameters.names, self.parameters.split(rows), strict=True))
 
-    def join(self, parts: Mapping[str, Tensor] | Sequence[Tensor]) -> Tensor:
+    def join(self, parts: Mapping[str, Tensor] | Iterable[Tensor]) -> Tensor:
         """Make a vector (p,) of tensors shaped like the parameters: what ``split`` cut, undone.
 
         They are given by name, or in the order of the parameters, as gradients are.
         """
         if isinstance(parts, Mapping):
-            if parts.keys() != set(self.parameters.names):
+            if set(parts) != set(self.parameters.names):
                 wanted = ", ".join(self.parameters.names[:3])
                 raise ValueError(f"parts must have the names of the parameters, {wanted}, ….")
             parts = [parts[name] for name in self.parameters.names]
-        shapes = [tuple(part.shape) for part in parts]
-        if shapes != [tuple(shape) for shape in self.parameters.shapes]:
-            raise ValueError("parts must be tensors of the parameters' shapes, in their order.")
-        return self.parameters.join(list(parts))
+        tensors, wanted_shapes = list(parts), self.parameters.shapes
+        if len(tensors) != len(wanted_shapes):
+            raise ValueError(f"parts must be {len(wanted_shapes)} tensors, got {len(tensors)}.")
+        for name, part, shape in zip(self.parameters.names, tensors, wanted_shapes, strict=True):
+            if not isinstance(part, Tensor):
+                kind = type(part).__name__
+                raise TypeError(f"parts must be tensors, got {kind} for {name!r}.")
+            if part.shape != shape:
+                raise ValueError(
+                    f"parts must have the parameters' shapes, {tuple(shape)} for {name!r}, got "
+                    f"{tuple(part.shape)}."
+                )
+        return self.parameters.join(tensors)
 
     @_recordable
     def loss(self) -> float:

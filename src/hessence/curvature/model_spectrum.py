@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -20,6 +21,7 @@ from hessence.curvature.setting import Setting
 from hessence.curvature.snapshots import unwrap
 from hessence.estimates import Estimate
 from hessence.krylov.arguments import generator, require_int, require_tolerance
+from hessence.krylov.density_result import Density
 from hessence.krylov.extremal import eigenpairs
 from hessence.krylov.known_density import known_density
 from hessence.krylov.selection import Which, preference, require_which
@@ -187,8 +189,8 @@ def estimate(
     everything = k is None or k >= size
     if everything and size > DENSE_MOST:
         raise ValueError(
-            f"k must be less than the number of parameters if that is more than {DENSE_MOST}, got "
-            f"{k} for {size}."
+            f"k={k}, all eigenvalues, works up to {DENSE_MOST} parameters, but there are {size}: "
+            "give a smaller k, or use hs.density."
         )
     needed = DENSE_COPIES * size**2 * 8
     if everything and size > DENSE_LIMIT and needed > H.setting.memory:
@@ -214,10 +216,22 @@ def estimate(
         method=pairs.method,
         message=pairs.message,
         reason=reason,
+        which=which,
         _products=pairs.products + found.products,
         _norm=float(pairs.norm),
-        _density=lambda: density(H, probes, steps, rng, memory=memory),
+        _density=lambda: (
+            _whole_density(H)
+            if size <= probes * steps
+            else density(H, probes, steps, rng, memory=memory)
+        ),
     )
+
+
+def _whole_density(H: ModelHessian) -> Density:
+    """Return the density of all eigenvalues, for fewer products than an estimate of it takes."""
+    pairs = eigenpairs(H, k=H.shape[0])
+    H.release()
+    return replace(known_density(pairs.eigenvalues), products=pairs.products)
 
 
 def _dense(H: ModelHessian, k: int | None, which: str, reason: str) -> Estimate:
@@ -240,6 +254,7 @@ def _dense(H: ModelHessian, k: int | None, which: str, reason: str) -> Estimate:
         method=pairs.method,
         message=pairs.message,
         reason=reason,
+        which=which,
         _products=pairs.products,
         _norm=float(pairs.norm),
         _density=known_density(values),

@@ -159,7 +159,8 @@ class Monitor:
     def eigenvectors(self) -> Tensor | None:
         """The Hessian's eigenvectors of the last measurement (p, k), for its k eigenvalues.
 
-        In the order of ``model.parameters()``; None before the first measurement.
+        In the order of ``model.parameters()``. A monitor that goes on with a file has those of the
+        last measurement there; None before any measurement.
         """
         return self._trackers["hessian"].eigenvectors
 

@@ -51,7 +51,6 @@ class TermStore:
         self.count: float | None = None
 
     def __iter__(self) -> Iterator[Term]:
-        self._batches.require_unchanged()
         count = 0.0
         for index, chunk in enumerate(self.chunks()):
             term = self._kept.get(index)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import array_api_compat as api
 
 from hessence.arrays import Array, to_numpy
-from hessence.krylov.selection import MEANING, Which
+from hessence.krylov.selection import MEANING, Which, require_top
 
 SHOWN = 12
 
@@ -84,7 +84,8 @@ class Eigenpairs:
 
     @property
     def sharpness(self) -> Array:
-        """The largest eigenvalue found."""
+        """The largest eigenvalue, if that end of the spectrum was asked for."""
+        require_top(self.which, self.eigenvalues, int(self.vectors.shape[-2]))
         return self.eigenvalues[..., 0]
 
     def __len__(self) -> int:

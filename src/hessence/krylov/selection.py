@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from hessence.arrays import Array, to_numpy
 from hessence.krylov.projected import Numbers
 
 Which = Literal["LM", "LA", "SA", "BE"]
@@ -16,6 +17,16 @@ MEANING: dict[Which, str] = {
     "SA": "smallest",
     "BE": "from both ends",
 }
+
+
+def require_top(which: str, values: Array, size: int) -> None:
+    """Refuse to call the first of some of all values, descending, the largest, if it may not be."""
+    if values.shape[-1] == size:
+        return
+    if which == "SA" or (which == "LM" and float(to_numpy(values)[..., 0].min()) <= 0):
+        raise ValueError(
+            f'the largest eigenvalue is not among those found with which="{which}": ask for "LA".'
+        )
 
 
 def require_which(which: str) -> None:

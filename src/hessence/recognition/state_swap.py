@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 import threading
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,7 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_SWAPPED = ("_parameters", "_buffers", "_modules")
+_COMMON = vars(nn.Module()).keys()
+
+_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
+
+MOST = 2**12
+"""Containers of more things than this are not looked into."""
 
 LOCK = threading.RLock()
 """Whoever changes a user's model, or PyTorch's own ways, for a while holds this meanwhile."""
@@ -53,7 +59,7 @@ class StateSwap:
         """Put tensors into their places by name, and the model's own back afterwards.
 
         What a forward pass adds, such as a cache, or takes away is undone too, also in a module's
-        other attributes, and in lists, dictionaries and sets among them. Compiled parts run as they
+        other attributes, and in the lists and dictionaries among them. Compiled parts run as they
         were written: compiled ones have one derivative. One thread at a time may do this, since it
         is the user's own model.
         """
@@ -82,27 +88,39 @@ class StateSwap:
 
 
 class _Attributes:
-    """The attributes of a module, without its tensors and parts, as they are now."""
+    """The attributes that a module has beside those of all modules, as they are now."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._home: dict[str, Any] = (
-            {} if isinstance(module, torch.jit.ScriptModule) else vars(module)
-        )
-        self._own = dict(self._home)
-        held = (value for name, value in self._own.items() if name not in _SWAPPED)
-        self._contents = [(c, copy.copy(c)) for c in held if isinstance(c, (list, dict, set))]
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        self._home: dict[str, Any] = {} if scripted else vars(module)
+        self._own = {name: value for name, value in self._home.items() if name not in _COMMON}
+        self._contents = [
+            (container, copy.copy(container))
+            for container in self._own.values()
+            if type(container) in _CONTAINERS and len(container) <= MOST
+        ]
 
     def put_back(self) -> None:
-        """Undo what has changed."""
-        for name in self._home.keys() - self._own.keys():
+        """Undo what has changed, and touch nothing else."""
+        for name in self._home.keys() - self._own.keys() - _COMMON:
             del self._home[name]
-        self._home.update(self._own)
+        for name, value in self._own.items():
+            if self._home.get(name, self) is not value:
+                self._home[name] = value
         for container, before in self._contents:
-            if isinstance(container, list):
-                container[:] = before
-            else:
+            if not _same(container, before):
                 container.clear()
-                container.update(before)
+                (container.extend if hasattr(before, "extend") else container.update)(before)
+
+
+def _same(container: Any, before: Any) -> bool:
+    """Whether a container holds the very same things as before, in the same order."""
+    if len(container) != len(before):
+        return False
+    if isinstance(container, dict):
+        pairs = zip(container.items(), before.items(), strict=True)
+        return all(a is c and b is d for (a, b), (c, d) in pairs)
+    return all(a is b for a, b in zip(container, before, strict=True))
 
 
 def _uncompiled() -> AbstractContextManager[Any]:
