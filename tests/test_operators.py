@@ -109,3 +109,9 @@ def test_scipy_takes_one_matrix():
         ValueError, match=r"SciPy takes one matrix, but H is a batch of .*\(2, 6, 6\)"
     ):
         net.hessian(np.ones(2), np.ones(2)).to_scipy()
+
+
+def test_a_matrix_too_large_to_be_written_down():
+    H = hs.ScalarLinear(np.ones(10**6), np.ones(10**6)).hessian([1.0], [1.0])
+    with pytest.raises(ValueError, match=r"H has 4.0e\+12 entries, which would take 64000 GB: use"):
+        H.dense()

@@ -280,8 +280,8 @@ def test_data_that_are_no_spectrum(data):
 
 
 def test_a_file_that_is_no_spectrum(tmp_path):
-    path = tmp_path / "s.json"
-    for content, message in [("{", "path"), ("[]", "data is not")]:
+    path, other = tmp_path / "s.json", "holds no spectrum, estimate or history"
+    for content, message in [("{", "path"), ("[]", other), ('{"format": "mine"}', other)]:
         path.write_text(content)
         with pytest.raises(ValueError, match=message):
             hs.load(path)

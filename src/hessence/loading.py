@@ -40,4 +40,9 @@ def load(path: str | os.PathLike[str]) -> Spectrum | Estimate | History:
         from hessence.curvature.history import History
 
         return History.load(path)
+    if not form.startswith("hessence.spectrum"):
+        raise ValueError(
+            f"path: {os.fspath(path)} holds no spectrum, estimate or history that was saved by "
+            "this library."
+        )
     return Spectrum.from_dict(data)

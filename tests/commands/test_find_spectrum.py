@@ -164,6 +164,37 @@ def test_bad_options(options, words, script, tmp_path, capsys):
     assert not out.exists()
 
 
+def test_a_count_that_is_none(script, capsys):
+    with pytest.raises(SystemExit):
+        main(["spectrum", f"{script}:build", "-k", "x"])
+    assert "argument -k: must be a number or 'all', got 'x'" in capsys.readouterr().err
+
+
+def test_all_eigenvalues(script, tmp_path, capsys):
+    arguments = ["--out", str(tmp_path / "out"), "-k", "all"]
+    assert main(["spectrum", f"{script}:build", *arguments]) == 0
+    assert "678 of 678 eigenvalues, from the whole matrix" in capsys.readouterr().out
+
+
+def test_what_a_script_prints_is_not_in_the_json(script, tmp_path, capsys):
+    path = tmp_path / "loud.py"
+    path.write_text(f"print('loading')\n{script.read_text(encoding='utf-8')}", encoding="utf-8")
+    assert main(["spectrum", f"{path}:exact", "--json", "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["exact"]
+    assert printed.err == "loading\n"
+
+
+def test_a_reader_that_has_seen_enough(script, tmp_path):
+    command = [sys.executable, "-m", "hessence", "spectrum", f"{script}:exact", "--json"]
+    command += ["--out", str(tmp_path / "out")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
+
+
 def test_a_script_that_does_not_run(tmp_path, capsys):
     path = tmp_path / "bad.py"
     path.write_text("import nothing_like_it\n", encoding="utf-8")

@@ -267,3 +267,20 @@ def test_what_cannot_be_told_is_said():
     found = hs.hessian(Single(), data, nn.CrossEntropyLoss()).check()
     assert found.passed
     assert "too rough" in found.message
+
+
+def test_kinks_are_stepped_around():
+    """Large steps of finite differences cross the kinks of many ReLUs."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        x, y = torch.randn(64, 3, 8, 8), torch.randint(10, (64,))
+        model = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+            nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10),
+        )  # fmt: skip
+        model(x)
+    check = hs.hessian(model.eval(), (x, y), nn.CrossEntropyLoss()).check()
+    assert check.passed
+    assert check.difference < 1e-4
+    assert check.uncertainty < 1e-4

@@ -114,6 +114,8 @@ def test_an_estimate_has_proved_errors(large):
     assert abs(float(s.trace) - float(truth.sum())) <= 5 * float(s.trace_error)
     assert s.verify(hs.hessian(model, data, nn.MSELoss())).residual < 2e-6
     low = hs.spectrum(model, data, nn.MSELoss(), k=2, which="SA")
+    with pytest.raises(ValueError, match='not among those found with which="SA": ask for "LA"'):
+        _ = low.sharpness
     certificate = low.verify(hs.hessian(model, data, nn.MSELoss()))
     assert certificate.residual <= 1.1 * float(low.errors.max() / truth[0])
     before = s.products

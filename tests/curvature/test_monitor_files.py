@@ -110,12 +110,14 @@ def test_a_run_from_the_start_leaves_the_old_history_beside_the_new_one(tmp_path
     before = path.read_bytes()
     second = Monitor(model, data, loss, path=path)
     assert not (tmp_path / "run.json.bak").exists()
-    second.measure(0)
+    with pytest.warns(UserWarning, match=r"run.json had the history .* kept in run.json.bak\."):
+        second.measure(0)
     second.measure(1)
     assert (tmp_path / "run.json.bak").read_bytes() == before
     np.testing.assert_array_equal(History.load(path).steps, [0, 1])
     third = Monitor(model, data, loss, path=path)
-    third.measure(0)
+    with pytest.warns(UserWarning, match=r"kept in run.json.bak1\."):
+        third.measure(0)
     assert (tmp_path / "run.json.bak").read_bytes() == before
     np.testing.assert_array_equal(hs.load(tmp_path / "run.json.bak1").steps, [0, 1])
 

@@ -184,6 +184,12 @@ def test_split():
     assert torch.equal(H.join(parts), v)
     assert torch.equal(H.join(dict(reversed(parts.items()))), v)
     assert torch.equal(H.join(list(parts.values())), v)
+    assert torch.equal(H.join(part for part in parts.values()), v)
+    columns = torch.stack([v, -v], dim=1)
+    for name, part in H.split(columns).items():
+        assert torch.equal(part, torch.stack([parts[name], -parts[name]]))
+    with pytest.raises(TypeError, match="parts must be tensors, got NoneType for"):
+        H.join([None] * len(parts))
     loss = case.loss(case.model(case.x), case.y)
     slopes = torch.autograd.grad(loss, list(named.values()), materialize_grads=True)
     assert_same(H.join(slopes), H.gradient())
@@ -196,18 +202,18 @@ def test_split():
     ):
         with pytest.raises(ValueError, match="parts must"):
             H.join(wrong)
-    for bad in (v[:-1], torch.stack([v, v]), v.numpy(), [1.0, 2.0]):
+    for bad in (v[:-1], torch.stack([v, v]), v[:, None, None], v.numpy(), [1.0]):
         with pytest.raises((ValueError, TypeError), match="vector must"):
             H.split(bad)
 
 
 @pytest.mark.parametrize(("params", "error", "message"), [
-    ("block", ValueError, r"params: no parameter matches 'block'; names are like .*blocks"),
+    ("block", ValueError, r"params: no parameter matches 'block'; there are blocks, .* and others"),
     (["positions", "positoins"], ValueError, "no parameter matches 'positoins'.* positions"),
     ([], ValueError, "params must name at least one parameter"),
     (5, TypeError, "params must be name patterns or tensors, got int"),
     ([5], TypeError, "params must be name patterns or tensors, got int"),
-    (nn.Linear(2, 2), TypeError, "params must be name patterns or tensors, got Linear"),
+    (nn.Linear(2, 2), ValueError, "params: a Linear was given that is not the model's"),
     (torch.ones(3, dtype=torch.float64), ValueError, "params: tensor 0 .*require"),
     ([torch.ones(3, requires_grad=True), "positions"], ValueError, "share one dtype"),
 ])  # fmt: skip
@@ -224,3 +230,11 @@ def test_blocks_that_are_not_there(gpt, params):
         hs.hessian(*gpt, "blocks").block("positions")
     with pytest.raises(TypeError, match="params must be name patterns for a block, got a tensor"):
         hs.hessian(*gpt).block(next(gpt[0].parameters()))
+
+
+def test_parts_of_the_model(gpt):
+    model = gpt[0]
+    block = model.blocks[1]
+    names = [name for name, _ in model.named_parameters() if name.startswith("blocks.1.")]
+    for params in (block, [block], [model.blocks[1], "blocks.1.*"]):
+        assert list(hs.hessian(*gpt, params).parameters.names) == names

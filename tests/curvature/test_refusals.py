@@ -188,13 +188,22 @@ def test_targets_that_would_broadcast(loss, operator):
 @pytest.mark.parametrize(("target", "message"), [
     (torch.tensor([0, 1, 2, 3]), "must hold class numbers from 0 to 2, got 3"),
     (torch.tensor([0, 1, -1, 2]), "must hold class numbers from 0 to 2, got -1"),
-    (torch.tensor([[0], [1], [2], [0]]), r"must have shape \(4,\) for class numbers, got \(4, 1\)"),
+    (torch.tensor([[0], [1], [2], [0]]), r"\(n, 1\); class numbers have the prediction's shape"),
     (torch.ones(4), r"must hold class numbers as integers.*, got float32 of shape \(4,\)"),
+    (torch.ones(4, dtype=torch.int32), r"of type int64, got int32: use y.long\(\)"),
+    (torch.tensor([0, 1]), "there are 4 predictions and 2 targets"),
 ])  # fmt: skip
 @pytest.mark.parametrize("loss", ["cross-entropy", nn.CrossEntropyLoss(), nn.NLLLoss()], ids=str)
 def test_class_numbers(loss, target, message):
-    with pytest.raises(ValueError, match=f"data: the target {message}"):
-        hs.hessian(nn.Linear(2, 3), (torch.randn(4, 2), target), loss)
+    with pytest.raises(ValueError, match=f"^data: .*{message}"):
+        hs.hessian(nn.Linear(2, 3), (torch.randn(4, 2), target), loss).dense()
+
+
+def test_classes_in_the_last_dimension():
+    data = torch.randn(4, 5, 2), torch.zeros(4, 5, dtype=torch.int64)
+    said = r"prediction has shape \(n, 5, 3\) and the target \(n, 5\), but classes are dimension 1"
+    with pytest.raises(ValueError, match=said):
+        hs.hessian(nn.Linear(2, 3), data, nn.CrossEntropyLoss())
 
 
 @pytest.mark.parametrize(

@@ -171,3 +171,14 @@ def test_lengths_of_strided_columns_in_single_precision():
     columns = np.random.default_rng(0).standard_normal((2**20, 16)).astype(np.float32).T[..., None]
     truth = np.linalg.norm(columns.astype(np.float64), axis=-2)
     np.testing.assert_allclose(lengths(columns), truth, rtol=1e-6)
+
+
+def test_the_sharpness_is_the_largest_of_all():
+    H = np.diag([3.0, 2.0, 1.0, -9.0, -10.0])
+    assert hs.eigenpairs(H, k=1).sharpness == 3.0
+    assert hs.eigenpairs(H, k=2, which="BE").sharpness == 3.0
+    assert hs.eigenpairs(H, k=3, which="LM").sharpness == 3.0
+    assert hs.eigenpairs(H, k=5, which="SA").sharpness == 3.0
+    for k, which in ((1, "SA"), (2, "LM")):
+        with pytest.raises(ValueError, match="the largest eigenvalue is not among those found"):
+            _ = hs.eigenpairs(H, k=k, which=which).sharpness

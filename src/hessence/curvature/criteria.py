@@ -15,6 +15,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -263,18 +264,34 @@ def _require_classes(prediction: Tensor, target: Tensor, loss: Any) -> None:
                 f"{dtype_name(target)} of shape {tuple(target.shape)}."
             )
         return
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise ValueError(
+            f"data: the target must hold class numbers of type int64, got {dtype_name(target)}: "
+            "use y.long()."
+        )
     *samples, classes = prediction.movedim(1 if prediction.ndim > 1 else 0, -1).shape
     if list(target.shape) != samples:
-        raise ValueError(
-            f"data: the target must have shape {tuple(samples)} for class numbers, "
-            f"got {tuple(target.shape)}; classes are dimension 1 of the prediction."
-        )
+        raise ValueError(_misfit(prediction, target))
     wrong = target[(target != loss.ignore_index) & ((target < 0) | (target >= classes))]
     if wrong.numel():
         raise ValueError(
             f"data: the target must hold class numbers from 0 to {classes - 1}, "
             f"got {int(wrong[0])}."
         )
+
+
+def _misfit(prediction: Tensor, target: Tensor) -> str:
+    """Say how class numbers and a prediction do not fit together, and what to do."""
+    if target.ndim and prediction.ndim > 1 and len(target) != len(prediction):
+        return f"data: there are {len(prediction)} predictions and {len(target)} targets."
+    given, got = _shapes(prediction, target)
+    said = f"data: the prediction has shape {given} and the target {got}"
+    if prediction.ndim > 2 and target.shape == prediction.shape[:-1]:
+        return (
+            f"{said}, but classes are dimension 1 of a prediction: give a loss such as "
+            "lambda f, y: F.cross_entropy(f.flatten(0, 1), y.flatten())."
+        )
+    return f"{said}; class numbers have the prediction's shape without dimension 1."
 
 
 def _shapes(*tensors: Tensor) -> list[str]:

@@ -96,18 +96,25 @@ def hessian(
         refused, since a loss that changes from call to call has no Hessian.
     data : (x, y), DataLoader, Dataset, dict, or iterable of batches
         All data at once, or batches that can be gone through again. An input may be a tensor, a
-        tuple of arguments or a dictionary of them. With a closure, batches may be anything.
+        tuple of arguments or a dictionary of them. With a closure, batches may be anything. What a
+        loader draws at random, such as an order or an augmentation, is the same on every pass.
     loss : optional
-        A ``torch.nn`` loss, with its reduction, weights and ignored targets; ``"mse"`` or None for
-        ½ E‖f − y‖², or another of this library's names; a function of (prediction, target) that
-        returns a mean or a sum over samples; or a closure ``loss(model, batch)``, told by the name
-        (model, module, net or network) or type of its first parameter, by batches that are not
-        pairs, or because it cannot be called on a prediction. A closure returns a mean or a sum
-        over samples (if there are several batches, it is called on parts of them to tell which),
-        or a pair (mean, weight).
+        One of
+
+        - a ``torch.nn`` loss, with its reduction, weights and ignored targets;
+        - ``"mse"`` or None for ½ E‖f − y‖², or another of this library's names;
+        - a function of (prediction, target) that returns a mean or a sum over samples, or numbers
+          for each of them, of which the mean is taken (as with ``reduction="none"``);
+        - a closure ``loss(model, batch)`` that returns a mean or a sum over samples, or a pair
+          (mean, weight).
+
+        A function is a closure if its first parameter is called model, module, net or network or
+        has the type of one, if batches are not pairs, or if it cannot be called on a prediction.
+        With several batches, functions and closures are called on parts of them to tell a mean
+        from a sum.
     params : optional
-        Patterns of names, such as ``"blocks.*.attn.*"``, or tensors; by default all parameters
-        that require gradients.
+        Patterns of names, such as ``"blocks.*.attn.*"``, parts of the model, such as
+        ``model.head``, or tensors; by default all parameters that require gradients.
     eval_mode : bool
         Run the model in evaluation mode and restore its mode afterwards.
     memory : float, optional

@@ -22,6 +22,9 @@ from hessence.krylov.stochastic_trace import FEWEST, trace
 from hessence.operators import NotFiniteError
 from hessence.precision import full_precision
 
+OPTIONS = {"params", "eval_mode", "memory", "mode", "compile"}
+"""What a monitor passes on to ``hs.hessian``."""
+
 
 class Monitor:
     r"""Measures the top of a model's Hessian again and again while the model is trained.
@@ -125,6 +128,9 @@ class Monitor:
         rng: int = 0,
         **options: Any,
     ) -> None:
+        unknown = options.keys() - OPTIONS
+        if unknown:
+            raise TypeError(f"Monitor has no option {min(unknown)!r}.")
         H = hessian(model, data, loss, **options)
         found = H.setting.criterion
         self._operator: Callable[[], ModelHessian] = lambda: hessian(model, data, found, **options)

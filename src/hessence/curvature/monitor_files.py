@@ -20,6 +20,7 @@ from hessence.curvature import ranks
 from hessence.curvature.history import History
 from hessence.curvature.measurement import Numbers
 from hessence.files import write_atomically
+from hessence.notices import warn
 
 Result = TypeVar("Result")
 
@@ -58,7 +59,9 @@ class MonitorFiles:
     def _set_aside(self) -> None:
         names = itertools.chain([".bak"], (f".bak{i}" for i in itertools.count(1)))
         free = (name for name in names if not Path(f"{self._path}{name}").exists())
-        os.replace(self._path, f"{self._path}{next(free)}")
+        beside = f"{self._path.name}{next(free)}"
+        os.replace(self._path, self._path.with_name(beside))
+        warn(f"path: {self._path.name} had the history of an earlier run, now kept in {beside}.")
 
     def _load(self, empty: History) -> tuple[History, States]:
         if not self._path.exists():

@@ -53,12 +53,12 @@ class Parameters:
         ----------
         model : torch.nn.Module
             The model.
-        params : None, str, tensor, or sequence of strings and tensors
+        params : None, str, tensor, module, or sequence of them
             Patterns of names, such as ``"blocks.*.attn.*"``: a pattern also takes all that is
-            inside of what it matches, so ``"blocks.0"`` is a whole block. Or tensors: parameters of
-            the model, or others that the loss depends on and that require gradients. By default
-            all parameters that require gradients. Those of the model are put into its order, and
-            others after them.
+            inside of what it matches, so ``"blocks.0"`` is a whole block. Or parts of the model, or
+            tensors: its parameters, or others that the loss depends on and that require gradients.
+            By default all parameters that require gradients. Those of the model are put into its
+            order, and others after them.
         """
         named = dict(model.named_parameters())
         for name, parameter in named.items():
@@ -144,23 +144,45 @@ def matching(names: Sequence[str], pattern: str) -> list[str]:
     """
     found = [n for n in names if fnmatchcase(n, pattern) or fnmatchcase(n, pattern + ".*")]
     if not found:
-        close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
+        close = difflib.get_close_matches(pattern, _patterns(names), n=3, cutoff=0.0)
         raise ValueError(
-            f"params: no parameter matches {pattern!r}; names are like {', '.join(close)}."
+            f"params: no parameter matches {pattern!r}; there are {', '.join(close)} and others."
         )
     return found
 
 
+def _patterns(names: Sequence[str]) -> list[str]:
+    """Return names and their beginnings, with a star for every number in them."""
+    found: dict[str, None] = {}
+    for name in names:
+        parts = ["*" if part.isdigit() else part for part in name.split(".")]
+        found |= dict.fromkeys(".".join(parts[: i + 1]) for i in range(len(parts)))
+    return list(found)
+
+
 def _listed(params: Any) -> list[Any]:
     """Return one or several patterns or tensors as a list."""
-    listed = [params] if isinstance(params, (str, Tensor)) else params
-    items = list(listed) if isinstance(listed, Iterable) else [listed]
+    one = isinstance(params, (str, Tensor)) or not isinstance(params, Iterable)
+    items = [params] if one else list(params)
     for item in items:
         if not isinstance(item, (str, Tensor)):
             raise TypeError(f"params must be name patterns or tensors, got {type(item).__name__}.")
     if not items:
         raise ValueError("params must name at least one parameter, got none.")
     return items
+
+
+def _opened(params: Any, own: Mapping[int, str]) -> Any:
+    """Put their parameters in the place of modules, which must be parts of the model."""
+    if isinstance(params, (list, tuple)):
+        given = [_opened(part, own) for part in params]
+        return [item for part in given for item in (part if isinstance(part, list) else [part])]
+    if not isinstance(params, nn.Module):
+        return params
+    inner = list(params.parameters())
+    if not {id(parameter) for parameter in inner} <= own.keys():
+        raise ValueError(f"params: a {type(params).__name__} was given that is not the model's.")
+    return inner
 
 
 def _matched(names: Sequence[str], aliases: Mapping[str, str], patterns: Sequence[str]) -> set[str]:
@@ -173,9 +195,9 @@ def _matched(names: Sequence[str], aliases: Mapping[str, str], patterns: Sequenc
 def _chosen(
     named: Mapping[str, nn.Parameter], aliases: Mapping[str, str], params: Any
 ) -> dict[str, Tensor]:
-    items = _listed(params)
-    wanted = _matched(list(named), aliases, [item for item in items if isinstance(item, str)])
     own = {id(p): name for name, p in named.items()}
+    items = _listed(_opened(params, own))
+    wanted = _matched(list(named), aliases, [item for item in items if isinstance(item, str)])
     others: dict[str, Tensor] = {}
     for i, item in enumerate(items):
         if isinstance(item, str):
