@@ -108,7 +108,7 @@ def test_history_shows_both_matrices_and_the_threshold(ax):
     np.testing.assert_array_equal(lines["sharpness"].get_xdata(), [0, 10, 20, 30])
     np.testing.assert_array_equal(lines["sharpness"].get_ydata(), [4, 5, 6, 7])
     np.testing.assert_array_equal(lines["the next"].get_ydata(), [2, 2, 2, 2])
-    ggn = lines["the same of Gauss–Newton"]
+    ggn = lines["Gauss–Newton, the same ranks"]
     np.testing.assert_array_equal(ggn.get_ydata(), [3.5, 4.5, 5.5, 6.5])
     assert ggn.get_linestyle() == "--"
     np.testing.assert_array_equal(lines["2 / lr"].get_ydata(), [8, 8])
@@ -119,6 +119,15 @@ def test_history_follows_a_schedule(ax):
     draw_history(history(lr=[0.5, 0.4, 0.25, np.nan]), ax)
     lines = {line.get_label(): line for line in ax.lines}
     np.testing.assert_array_equal(lines["2 / lr"].get_ydata(), [4, 5, 8, np.nan])
+
+
+def test_a_rate_that_falls_to_zero_leaves_the_eigenvalues_in_sight(ax):
+    found = history(lr=[0.5, 0.4, 1e-3, 1e-9])
+    draw_history(found, ax)
+    top = found.eigenvalues.max()
+    low, high = ax.get_ylim()
+    assert low < found.eigenvalues.min()
+    assert top < high < 5 * top
 
 
 def test_history_without_learning_rate_or_gauss_newton_shows_the_rest(ax):
@@ -140,15 +149,15 @@ def test_history_may_be_short(ax, n):
 
 
 @pytest.mark.parametrize(("which", "scale"), [("LA", "log"), ("BE", "linear")])
-def test_layers_are_side_by_side(ax, which, scale):
-    matrices = {"a": [3.0, 2.0, -1.0], "b.weight": [0.5, 0.25, -2.0]}
+def test_layers_have_a_row_each(ax, which, scale):
+    matrices = {"a": [3.0, 2.0, -1.0], "b.weight": [0.25, 0.125, -2.0]}
     found = {name: hs.eigenpairs(np.diag(m), k=2, which=which) for name, m in matrices.items()}
     LayerSpectra(found).plot(ax)
     for place, (line, pairs) in enumerate(zip(ax.lines, found.values(), strict=False)):
-        assert list(line.get_xdata()) == [place, place]
-        np.testing.assert_array_equal(line.get_ydata(), pairs.eigenvalues)
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b.weight"]
-    assert ax.get_yscale() == scale
+        assert list(line.get_ydata()) == [place, place]
+        np.testing.assert_array_equal(line.get_xdata(), pairs.eigenvalues)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b.weight"]
+    assert ax.get_xscale() == scale
 
 
 def test_batches_are_refused_in_words(ax, data):

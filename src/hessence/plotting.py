@@ -21,7 +21,7 @@ COLOURS = ("#0b6e99", "#d1495b", "#66a182", "#edae49", "#6a4c93", "#8d6b48", "#2
 GREY = "#7a7a7a"
 PHASES = {"early": "#fdf0d5", "late": "#e3f2e1", "divergent": "#fbe3e4"}
 MARKERS = {"outlier": "o", "bulk": "s"}
-GGN = "the same of Gauss–Newton"
+GGN = "Gauss–Newton, the same ranks"
 FAR = 4.0
 """A threshold above so many times all eigenvalues would flatten them in the picture."""
 
@@ -29,8 +29,8 @@ MOST_LABELS = 8
 """More labels than this would fill a picture with their names."""
 
 
-MOST_LETTERS = 50
-"""More letters than this do not fit side by side below a picture."""
+ROW = 0.24
+"""How many inches a name takes among others below it."""
 
 
 def draw_spectrum(spectrum: Spectrum, ax: Any = None) -> Any:
@@ -143,6 +143,7 @@ def draw_history(history: History, ax: Any = None) -> Any:
     _draw_threshold(ax, history)
     ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
     ax.set_xlabel("step")
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_ylabel("eigenvalue")
     ax.margins(x=0.02)
     if ax.get_legend_handles_labels()[0]:
@@ -151,25 +152,27 @@ def draw_history(history: History, ax: Any = None) -> Any:
 
 
 def draw_layers(layers: LayerSpectra, ax: Any = None) -> Any:
-    """Draw the eigenvalues of diagonal blocks, the blocks side by side.
+    """Draw the eigenvalues of diagonal blocks, one row for each block, the first one on top.
 
-    The scale is logarithmic if all eigenvalues are positive.
+    The scale is logarithmic if all eigenvalues are positive and differ by more than a factor of 10.
     """
-    ax = _axes(ax)
-    lowest = np.inf
-    for place, pairs in enumerate(layers.values()):
-        values = to_numpy(pairs.eigenvalues)
-        lowest = min(lowest, values.min())
-        ax.plot(np.full(values.size, place), values, "o", color=COLOURS[0], alpha=0.6)
-    if lowest > 0:
-        ax.set_yscale("log")
-    else:
-        ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
-    crowded = sum(map(len, layers)) > MOST_LETTERS
-    ax.set_xticks(range(len(layers)), list(layers), rotation=90 if crowded else 0)
-    ax.margins(x=0.1)
-    ax.set_xlabel("diagonal block")
-    ax.set_ylabel("eigenvalue")
+    own, ax = ax is None, _axes(ax)
+    if own:
+        _, height = ax.figure.get_size_inches()
+        ax.figure.set_figheight(max(height, ROW * (len(layers) + 2)))
+    everything = [to_numpy(pairs.eigenvalues) for pairs in layers.values()]
+    for place, values in enumerate(everything):
+        ax.plot(values, np.full(values.size, place), "o", color=COLOURS[0], alpha=0.6)
+    numbers = np.concatenate(everything)
+    if numbers.min() > 0 and numbers.max() > 10 * numbers.min():
+        ax.set_xscale("log")
+    elif numbers.min() <= 0:
+        ax.axvline(0, color=GREY, linestyle=":", linewidth=1)
+    ax.set_yticks(range(len(layers)), list(layers))
+    ax.set_ylim(len(layers) - 0.5, -0.5)
+    ax.grid(axis="y", color=GREY, alpha=0.2)
+    ax.set_xlabel("eigenvalue")
+    ax.set_ylabel("diagonal block")
     return ax
 
 
@@ -189,6 +192,10 @@ def _draw_threshold(ax: Any, history: History) -> None:
         ax.axhline(lowest, label="2 / lr", **style)
     else:
         ax.plot(history.steps, thresholds, label="2 / lr", **style)
+        if top > 0:
+            # A rate that falls to zero would press all eigenvalues flat.
+            low, high = ax.get_ylim()
+            ax.set_ylim(low, min(high, FAR / 2 * top))
 
 
 def draw_sweep(
