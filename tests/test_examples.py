@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -19,3 +21,13 @@ def test_data_parallel():
     together, alone = run(*launcher, script), run(script)
     assert together.splitlines()[0] == alone.splitlines()[0]
     assert together.startswith("5 of 843 eigenvalues, estimated")
+
+
+def test_watch_training(tmp_path):
+    pytest.importorskip("matplotlib")
+    script = str(EXAMPLES / "watch_training.py")
+    first, second = run(script, str(tmp_path)), run(script, str(tmp_path))
+    assert first.startswith("8 measurements of 2 eigenvalues")
+    assert second.startswith("16 measurements of 2 eigenvalues")
+    pictures = {path.name for path in tmp_path.glob("*.png")}
+    assert pictures == {"density.png", "layers.png", "training.png"}
