@@ -4,7 +4,7 @@ Run with
 
     python examples/watch_training.py [folder]
 
-It takes half a minute, prints tables, and writes training.png, layers.png and density.png into the
+It takes some ten seconds, prints tables, and writes training.png, layers.png and density.png into the
 folder. Started again with the same folder it goes on where it ended, model and history.
 """
 
@@ -17,15 +17,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hessence as hs
 
-EVERY, EPOCHS, RATE = 10, 5, 0.05
+EVERY, EPOCHS, RATE = 5, 5, 0.05
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "out/watch_training")
 folder.mkdir(parents=True, exist_ok=True)
 
 # Images of 8 × 8 with a bright row or a bright column, in noise: which, and where?
 torch.manual_seed(0)
-labels = torch.randint(16, (1024,))
-images = 0.5 * torch.randn(1024, 1, 8, 8)
+labels = torch.randint(16, (512,))
+images = 0.5 * torch.randn(512, 1, 8, 8)
 for image, label in zip(images, labels.tolist(), strict=True):
     line = image[0, label] if label < 8 else image[0, :, label - 8]
     line += 1
@@ -41,7 +41,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 
 # Sharpness is measured on some data that stay the same, without dropout and with the running
 # averages of batch norm: that is `eval_mode`, which leaves the model in the mode it is in.
-probe = images[:256], labels[:256]
+probe = images[:128], labels[:128]
 monitor = hs.Monitor(model, probe, loss, k=2, lr=RATE, path=folder / "history.json", eval_mode=True)
 step = 0
 checkpoint = folder / "model.pt"
