@@ -184,7 +184,7 @@ class Estimate:
                 method=str(data["method"]),
                 message=str(data["message"]),
                 reason=str(data["reason"]),
-                which=str(data["which"]),
+                which=str(data.get("which", "LA")),
                 _products=int(data["products"]),
                 _density=Density.from_dict(data["density"]) if "density" in data else None,
             )

@@ -128,7 +128,7 @@ def draw_history(history: History, ax: Any = None) -> Any:
 
     A threshold 2 / lr far above all eigenvalues is named in the legend and left out of sight.
     """
-    ax = _axes(ax)
+    own, ax = ax is None, _axes(ax)
     marker = "o" if len(history) == 1 else None
     following = "the next" if history.k == 2 else f"the next {history.k - 1}"
     # The Gauss–Newton matrix's lines are thinner than the Hessian's, which they often cover.
@@ -140,10 +140,11 @@ def draw_history(history: History, ax: Any = None) -> Any:
             label = name if i == 0 else following if i == 1 and name != GGN else None
             line = style | {"color": colour, "marker": marker, "alpha": 1.0 if i == 0 else 0.5}
             ax.plot(history.steps, values[:, i], label=label, **line)
-    _draw_threshold(ax, history)
+    _draw_threshold(ax, history, alone=own)
     ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
     ax.set_xlabel("step")
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    if own:
+        ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_ylabel("eigenvalue")
     ax.margins(x=0.02)
     if ax.get_legend_handles_labels()[0]:
@@ -176,7 +177,7 @@ def draw_layers(layers: LayerSpectra, ax: Any = None) -> Any:
     return ax
 
 
-def _draw_threshold(ax: Any, history: History) -> None:
+def _draw_threshold(ax: Any, history: History, *, alone: bool) -> None:
     thresholds = 2 / history.lr
     known = np.isfinite(thresholds)
     if not known.any():
@@ -192,7 +193,7 @@ def _draw_threshold(ax: Any, history: History) -> None:
         ax.axhline(lowest, label="2 / lr", **style)
     else:
         ax.plot(history.steps, thresholds, label="2 / lr", **style)
-        if top > 0:
+        if alone and top > 0:
             # A rate that falls to zero would press all eigenvalues flat.
             low, high = ax.get_ylim()
             ax.set_ylim(low, min(high, FAR / 2 * top))

@@ -284,3 +284,16 @@ def test_kinks_are_stepped_around():
     assert check.passed
     assert check.difference < 1e-4
     assert check.uncertainty < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("size", [1e2, 1e5, 1e8])
+def test_steep_losses_of_few_parameters(dtype, size):
+    """Slopes of which little but rounding is left may be alike by chance."""
+    with torch.random.fork_rng():
+        torch.manual_seed(21)
+        for _ in range(30):
+            layer = nn.Linear(1, 1, bias=False).to(dtype)
+            x, y = torch.randn(32, 1).to(dtype), (size * (1 + torch.rand(32, 1))).to(dtype)
+            check = hs.hessian(layer, (x, y)).check()
+            assert check.passed, check.message

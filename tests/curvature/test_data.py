@@ -306,6 +306,22 @@ def test_data_that_are_written_to_later(case):
             assert H.check().passed
 
 
+@pytest.mark.parametrize("memory", [None, 0])
+def test_inputs_that_require_gradients(case, memory):
+    """They are data all the same; one piece of memory has all of them here."""
+    model, x, y, loss, expected, _ = case
+
+    class Sloped:
+        def __iter__(self):
+            part = torch.empty_like(x[:8]).requires_grad_()
+            for start in range(0, len(x), 8):
+                with torch.no_grad():
+                    part.copy_(x[start : start + 8])
+                yield part, y[start : start + 8]
+
+    assert_same(hs.hessian(model, Sloped(), loss, memory=memory).dense(), expected)
+
+
 class Shared:
     """Has one large tensor in all of its batches."""
 

@@ -280,12 +280,13 @@ class Settled(nn.Module):
         super().__init__()
         self.layer = nn.Linear(3, 2).double()
         self.settings, self.tasks = ReadOnly(act="tanh"), OrderedDict(a=1, b=2, c=3)
-        self.table = {i: i for i in range(20_000)}
+        self.table, self.log = {i: i for i in range(20_000)}, [0] * 20_000
         self.seen, self.last, self.counts = [0], deque([1, 2], maxlen=2), Counter(calls=0)
 
     def forward(self, x):
         self.seen.append(x)
         self.last.append(x)
+        self.log.append(x)
         self.counts["calls"] += 1
         return torch.tanh(self.layer(x))
 

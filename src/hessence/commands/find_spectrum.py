@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _count(text: str) -> int | None:
-    if text != "all" and not text.removeprefix("-").isdigit():
+    if text != "all" and not text.removeprefix("-").isdecimal():
         raise argparse.ArgumentTypeError(f"must be a number or 'all', got {text!r}")
     return None if text == "all" else int(text)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -31,10 +31,19 @@ class Batches:
         Where the model is; batches are moved there.
     memory : float
         How many bytes of data to keep at most.
+    parameters : sequence of Tensor
+        What is differentiated by; batches may hold some of them, which are not copied.
     """
 
-    def __init__(self, data: Any, device: torch.device, memory: float) -> None:
+    def __init__(
+        self,
+        data: Any,
+        device: torch.device,
+        memory: float,
+        parameters: Sequence[Tensor] = (),
+    ) -> None:
         self._source = _source(data)
+        self._parameters = frozenset(map(id, parameters))
         self._draws = _Draws(self._source)
         self._device, self._joined = device, False
         # A single batch that does not fit is there once, with the user.
@@ -82,7 +91,7 @@ class Batches:
         with self._draws.go_on(states):
             source = iter(self._source)
         known = self.first
-        copier = _Copier(self._device, copies=self._copies)
+        copier = _Copier(self._device, copies=self._copies, parameters=self._parameters)
         while True:
             with self._draws.go_on(states):
                 batch = next(source, _END)
@@ -272,10 +281,12 @@ class _Copier:
         The device.
     copies : bool
         Whether to copy.
+    parameters : set of int
+        The tensors, by identity, that are differentiated by.
     """
 
-    def __init__(self, device: torch.device, *, copies: bool) -> None:
-        self._device, self._copies = device, copies
+    def __init__(self, device: torch.device, *, copies: bool, parameters: Set[int]) -> None:
+        self._device, self._copies, self._parameters = device, copies, parameters
         self._before: dict[int, Tensor] = {}
         self._now: dict[int, Tensor] = {}
 
@@ -300,9 +311,11 @@ class _Copier:
     def _copied(self, tensor: Tensor) -> Tensor:
         if tensor.is_inference():  # what was made in inference mode cannot be part of a graph
             return tensor.clone()
-        # What has derivatives is a parameter, or depends on one: a copy would be another tensor.
-        if not self._copies or tensor.requires_grad or tensor.layout != torch.strided:
+        # What depends on a parameter, or is one, would be another tensor as a copy.
+        if not self._copies or not tensor.is_leaf or id(tensor) in self._parameters:
             return tensor
+        if tensor.requires_grad or tensor.layout != torch.strided:
+            return tensor.detach().clone().requires_grad_(tensor.requires_grad)
         place = tensor.data_ptr()
         for known in (self._now, self._before):
             copy = known.get(place)

@@ -131,9 +131,12 @@ def _compare(
     gaps: list[float] = []
     for i in range(STEPS):
         step = largest * 0.25**i
-        slopes.append((move(step * v) - move(-step * v)) / (2 * step))
+        there = move(step * v)
+        slopes.append((there - move(-step * v)) / (2 * step))
         if i:
-            gaps.append(float((slopes[i] - slopes[i - 1]).norm()))
+            # Rounding may leave two slopes alike by chance.
+            noise = torch.finfo(v.dtype).eps * float(there.norm()) / step
+            gaps.append(float((slopes[i] - slopes[i - 1]).norm()) + noise)
             if gaps[-1] <= CLOSE * float(slopes[i].norm()):
                 break
     best = int(np.argmin(gaps))

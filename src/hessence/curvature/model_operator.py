@@ -107,7 +107,7 @@ class ModelOperator(Operator):
         return dict(zip(self.parameters.names, self.parameters.split(rows), strict=True))
 
     def join(self, parts: Mapping[str, Tensor] | Iterable[Tensor]) -> Tensor:
-        """Make a vector (p,) of tensors shaped like the parameters: what ``split`` cut, undone.
+        """Make a vector (p,) of tensors shaped like the parameters, which ``split`` undoes.
 
         They are given by name, or in the order of the parameters, as gradients are.
         """

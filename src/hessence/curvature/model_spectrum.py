@@ -39,6 +39,9 @@ DENSE_LIMIT = 512
 DENSE_MOST = 2**14
 """The most parameters of which all eigenvalues are computed when k is None."""
 
+WHOLE = 1024
+"""Up to so many parameters a density is that of all eigenvalues, if these take fewer products."""
+
 DENSE_COPIES = 6
 """How many matrices in double precision that takes at a time."""
 
@@ -192,7 +195,7 @@ def estimate(
             f"k={k}, all eigenvalues, works up to {DENSE_MOST} parameters, but there are {size}: "
             "give a smaller k, or use hs.density."
         )
-    needed = DENSE_COPIES * size**2 * 8
+    needed = _matrices(size)
     if everything and size > DENSE_LIMIT and needed > H.setting.memory:
         raise ValueError(
             f"k={k} takes the whole matrix and some {needed / 1e9:.1f} GB, more than memory= or "
@@ -221,10 +224,15 @@ def estimate(
         _norm=float(pairs.norm),
         _density=lambda: (
             _whole_density(H)
-            if size <= probes * steps
+            if size <= min(probes * steps, WHOLE) and _matrices(size) <= H.setting.memory
             else density(H, probes, steps, rng, memory=memory)
         ),
     )
+
+
+def _matrices(size: int) -> float:
+    """Return how many bytes the dense route takes."""
+    return float(DENSE_COPIES * size**2 * 8)
 
 
 def _whole_density(H: ModelHessian) -> Density:

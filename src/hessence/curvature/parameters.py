@@ -174,7 +174,7 @@ def _listed(params: Any) -> list[Any]:
 
 def _opened(params: Any, own: Mapping[int, str]) -> Any:
     """Put their parameters in the place of modules, which must be parts of the model."""
-    if isinstance(params, (list, tuple)):
+    if isinstance(params, Iterable) and not isinstance(params, (str, Tensor, nn.Module)):
         given = [_opened(part, own) for part in params]
         return [item for part in given for item in (part if isinstance(part, list) else [part])]
     if not isinstance(params, nn.Module):

@@ -52,7 +52,8 @@ class Setting:
         with torch.inference_mode(mode=False):
             self.snapshot = Snapshot(model, params, eval_mode=eval_mode)
             self.memory = budget(memory, self.snapshot.device)
-            self.batches = Batches(data, self.snapshot.device, self.memory)
+            leaves = self.snapshot.parameters.leaves
+            self.batches = Batches(data, self.snapshot.device, self.memory, leaves)
             # A criterion is one that another operator has found out about.
             known = isinstance(loss, Criterion)
             self.criterion = loss if known else self._settle(as_criterion(loss, self.batches.first))

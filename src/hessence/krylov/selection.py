@@ -23,7 +23,7 @@ def require_top(which: str, values: Array, size: int) -> None:
     """Refuse to call the first of some of all values, descending, the largest, if it may not be."""
     if values.shape[-1] == size:
         return
-    if which == "SA" or (which == "LM" and float(to_numpy(values)[..., 0].min()) <= 0):
+    if which == "SA" or (which == "LM" and float(to_numpy(values)[..., 0].min()) < 0):
         raise ValueError(
             f'the largest eigenvalue is not among those found with which="{which}": ask for "LA".'
         )

@@ -23,7 +23,7 @@ _COMMON = vars(nn.Module()).keys()
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 
 MOST = 2**12
-"""Containers of more things than this are not looked into."""
+"""Containers of more things than this are not looked into; lists are only cut to their length."""
 
 LOCK = threading.RLock()
 """Whoever changes a user's model, or PyTorch's own ways, for a while holds this meanwhile."""
@@ -99,6 +99,9 @@ class _Attributes:
             for container in self._own.values()
             if type(container) in _CONTAINERS and len(container) <= MOST
         ]
+        self._lengths = [
+            (c, len(c)) for c in self._own.values() if isinstance(c, list) and len(c) > MOST
+        ]
 
     def put_back(self) -> None:
         """Undo what has changed, and touch nothing else."""
@@ -111,6 +114,8 @@ class _Attributes:
             if not _same(container, before):
                 container.clear()
                 (container.extend if hasattr(before, "extend") else container.update)(before)
+        for container, length in self._lengths:
+            del container[length:]
 
 
 def _same(container: Any, before: Any) -> bool:
