@@ -4,8 +4,8 @@ Run with
 
     python examples/watch_training.py [folder]
 
-It takes some ten seconds, prints tables, and writes training.png, layers.png and density.png into the
-folder. Started again with the same folder it goes on where it ended, model and history.
+It takes some ten seconds, prints tables, and writes training.png, layers.png and density.png into
+the folder. Started again with the same folder it goes on where it ended, model and history.
 """
 
 import sys
