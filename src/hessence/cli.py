@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         return _fail(str(error))
     except BrokenPipeError:  # whoever reads what is printed has seen enough
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the last flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
         return 0
     except OSError as error:
         return _fail(f"cannot write to {options.out}: {error.strerror or error}")

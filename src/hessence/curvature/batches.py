@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from hessence.curvature.batch_copies import Copier, equal
 from hessence.curvature.batch_parts import byte_count, first_length, is_pair, tensors_in
 
 _END = object()
@@ -40,7 +41,7 @@ class Batches:
         data: Any,
         device: torch.device,
         memory: float,
-        parameters: Sequence[Tensor] = (),
+        parameters: Sequence[Tensor],
     ) -> None:
         self._source = _source(data)
         self._parameters = frozenset(map(id, parameters))
@@ -91,7 +92,7 @@ class Batches:
         with self._draws.go_on(states):
             source = iter(self._source)
         known = self.first
-        copier = _Copier(self._device, copies=self._copies, parameters=self._parameters)
+        copier = Copier(self._device, copies=self._copies, parameters=self._parameters)
         while True:
             with self._draws.go_on(states):
                 batch = next(source, _END)
@@ -117,17 +118,11 @@ def _require_same(batch: Any, known: Any) -> None:
     if known is None:
         return
     pairs = zip(tensors_in(batch), tensors_in(known), strict=False)
-    if batch is None or not all(_equal(a, b) for a, b in pairs):
+    if batch is None or not all(equal(a, b) for a, b in pairs):
         raise ValueError(
             "data has other batches on another pass, but the same ones are needed again and again: "
             "give a list of batches, or raise memory= so that one pass can be kept."
         )
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    if a.layout != torch.strided or b.layout != torch.strided:
-        return bool(a.shape == b.shape)  # what a sparse tensor holds is not looked at
-    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 class _Draws:
@@ -267,60 +262,3 @@ def _require_tensors(batch: Any) -> None:
 def _has_no_samples(batch: Any) -> bool:
     """Whether there is nothing in a batch, of which no mean could be taken."""
     return any(tensor.ndim for tensor in tensors_in(batch)) and first_length(batch) == 0
-
-
-class _Copier:
-    """Puts batches on a device, and copies what is there already.
-
-    Whoever gives batches may write to them later, or put the next one into the same memory. What
-    is the same as in the batch before is not copied again.
-
-    Parameters
-    ----------
-    device : torch.device
-        The device.
-    copies : bool
-        Whether to copy.
-    parameters : set of int
-        The tensors, by identity, that are differentiated by.
-    """
-
-    def __init__(self, device: torch.device, *, copies: bool, parameters: Set[int]) -> None:
-        self._device, self._copies, self._parameters = device, copies, parameters
-        self._before: dict[int, Tensor] = {}
-        self._now: dict[int, Tensor] = {}
-
-    def __call__(self, batch: Any) -> Any:
-        """Return a batch to keep."""
-        self._before, self._now = self._now, {}
-        return self._moved(batch)
-
-    def _moved(self, part: Any) -> Any:
-        if isinstance(part, Tensor):
-            moved = part.to(self._device)
-            return self._copied(part) if moved is part else moved
-        if isinstance(part, Mapping):
-            return {key: self._moved(value) for key, value in part.items()}
-        if isinstance(part, (tuple, list)):
-            parts = [self._moved(inner) for inner in part]
-            if hasattr(part, "_fields"):
-                return type(part)(*parts)
-            return parts if isinstance(part, list) else tuple(parts)
-        return part
-
-    def _copied(self, tensor: Tensor) -> Tensor:
-        if tensor.is_inference():  # what was made in inference mode cannot be part of a graph
-            return tensor.clone()
-        # What depends on a parameter, or is one, would be another tensor as a copy.
-        if not self._copies or not tensor.is_leaf or id(tensor) in self._parameters:
-            return tensor
-        if tensor.requires_grad or tensor.layout != torch.strided:
-            return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-        place = tensor.data_ptr()
-        for known in (self._now, self._before):
-            copy = known.get(place)
-            if copy is not None and copy.dtype == tensor.dtype and _equal(copy, tensor):
-                self._now[place] = copy
-                return copy
-        self._now[place] = tensor.clone()
-        return self._now[place]

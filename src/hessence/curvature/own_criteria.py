@@ -75,7 +75,7 @@ class FunctionCriterion(PairCriterion):
         before = None
         for prediction, target in batches:
             batch = _wide((prediction, target))
-            if not _is_cut(*batch):
+            if not _can_cut(batch, besides=(bool, int, float, str)):
                 continue
             samples, few = _samples(*batch), some_rows(batch, slice(FEW))
             half = max(1, samples // 2)
@@ -151,7 +151,7 @@ class ClosureCriterion(Criterion):
         for index, batch in enumerate(batches):
             if index == 0 and trial.needless(value, batch):
                 return
-            if not _can_cut(batch):
+            if not _can_cut(batch, besides=(str,)):
                 continue
             samples = first_length(batch)
             cut = max(1, samples // 3)
@@ -189,20 +189,12 @@ class ClosureCriterion(Criterion):
         return total, weight
 
 
-def _can_cut(batch: Any) -> bool:
-    """Whether a batch is of tensors with as many samples each, and of texts."""
+def _can_cut(batch: Any, besides: tuple[type, ...]) -> bool:
+    """Whether a batch is of tensors with as many samples each, and of nothing else but these."""
     leaves = [leaf for leaf in tree_leaves(batch) if leaf is not None]
     lengths = {tensor.shape[:1] for tensor in tensors_in(batch)}
-    return all(isinstance(leaf, (str, Tensor)) for leaf in leaves) and (
-        len(lengths) == 1 and lengths != {()}
-    )
-
-
-def _is_cut(prediction: Any, target: Any) -> bool:
-    """Whether a batch can be cut: all tensors have as many samples, and there is nothing else."""
-    leaves = [leaf for leaf in tree_leaves((prediction, target)) if not _is_plain(leaf)]
-    samples = _samples(prediction, target)
-    return all(isinstance(t, Tensor) and t.shape[:1] == (samples,) for t in leaves)
+    known = all(isinstance(leaf, (Tensor, *besides)) for leaf in leaves)
+    return known and len(lengths) == 1 and lengths != {()}
 
 
 def _wide(batch: Any) -> Any:
@@ -236,10 +228,6 @@ def _elsewhere(batch: Any) -> Any:
             # Predictions and targets that are the same must not stay so.
             leaves[i] = 0.9 * leaf + 0.05 + 0.04 * wave(leaf, phase=2.0 * i)
     return tree_unflatten(leaves, form)
-
-
-def _is_plain(leaf: Any) -> bool:
-    return leaf is None or isinstance(leaf, (bool, int, float, str))
 
 
 def _number(weight: Any) -> float | None:

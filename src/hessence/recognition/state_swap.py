@@ -100,7 +100,7 @@ class _Attributes:
             if type(container) in _CONTAINERS and len(container) <= MOST
         ]
         self._lengths = [
-            (c, len(c)) for c in self._own.values() if isinstance(c, list) and len(c) > MOST
+            (c, len(c)) for c in self._own.values() if type(c) is list and len(c) > MOST
         ]
 
     def put_back(self) -> None:

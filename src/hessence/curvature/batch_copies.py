@@ -1,0 +1,73 @@
+"""Copies of batches, so that nothing that becomes of the user's data matters any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Copier:
+    """Puts batches on a device, and copies what is there already.
+
+    Whoever gives batches may write to them later, or put the next one into the same memory. What
+    is the same as in the batch before is not copied again.
+
+    Parameters
+    ----------
+    device : torch.device
+        The device.
+    copies : bool
+        Whether to copy.
+    parameters : set of int
+        The tensors, by identity, that are differentiated by.
+    """
+
+    def __init__(self, device: torch.device, *, copies: bool, parameters: Set[int]) -> None:
+        self._device, self._copies, self._parameters = device, copies, parameters
+        self._before: dict[int, Tensor] = {}
+        self._now: dict[int, Tensor] = {}
+
+    def __call__(self, batch: Any) -> Any:
+        """Return a batch to keep."""
+        self._before, self._now = self._now, {}
+        return self._moved(batch)
+
+    def _moved(self, part: Any) -> Any:
+        if isinstance(part, Tensor):
+            moved = part.to(self._device)
+            return self._copied(part) if moved is part else moved
+        if isinstance(part, Mapping):
+            return {key: self._moved(value) for key, value in part.items()}
+        if isinstance(part, (tuple, list)):
+            parts = [self._moved(inner) for inner in part]
+            if hasattr(part, "_fields"):
+                return type(part)(*parts)
+            return parts if isinstance(part, list) else tuple(parts)
+        return part
+
+    def _copied(self, tensor: Tensor) -> Tensor:
+        if tensor.is_inference():  # what was made in inference mode cannot be part of a graph
+            return tensor.clone()
+        # What depends on a parameter, or is one, would be another tensor as a copy.
+        if not self._copies or not tensor.is_leaf or id(tensor) in self._parameters:
+            return tensor
+        if tensor.requires_grad or tensor.layout != torch.strided:
+            return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        place = tensor.data_ptr()
+        for known in (self._now, self._before):
+            copy = known.get(place)
+            if copy is not None and copy.dtype == tensor.dtype and equal(copy, tensor):
+                self._now[place] = copy
+                return copy
+        self._now[place] = tensor.clone()
+        return self._now[place]
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors hold the same numbers; of sparse ones, only the shapes are looked at."""
+    if a.layout != torch.strided or b.layout != torch.strided:
+        return bool(a.shape == b.shape)
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())

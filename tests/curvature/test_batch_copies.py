@@ -1,0 +1,87 @@
+"""Data are copied as they are read: what becomes of the user's own changes nothing."""
+
+import pytest
+import torch
+
+import hessence as hs
+from tests.curvature.alive import bytes_alive
+from tests.curvature.market import numbers
+from tests.curvature.oracle import assert_same, dense_hessian
+
+
+class Refilled:
+    """Has one piece of memory for all of its batches."""
+
+    def __init__(self, x, y, size=8):
+        self.x, self.y, self.size = x, y, size
+
+    def __iter__(self):
+        x, y = torch.empty_like(self.x[: self.size]), torch.empty_like(self.y[: self.size])
+        for start in range(0, len(self.x), self.size):
+            x.copy_(self.x[start : start + self.size])
+            y.copy_(self.y[start : start + self.size])
+            yield x, y
+
+
+@pytest.mark.parametrize("memory", [None, 0, 600])
+def test_batches_in_the_same_memory(case, memory):
+    model, x, y, loss, expected, _ = case
+    H = hs.hessian(model, Refilled(x, y), loss, memory=memory)
+    assert_same(H.dense(), expected)
+    assert_same(H.dense(), expected)
+
+
+def test_data_that_are_written_to_later(case):
+    model, x, y, loss, expected, _ = case
+    for give in (lambda x: (x, y), lambda x: list(zip(x.split(4), y.split(4), strict=True))):
+        for write in (lambda x: x.mul_(2), lambda x: x.data.mul_(2)):
+            given = x.clone()
+            H = hs.hessian(model, give(given), loss)
+            write(given)
+            assert_same(H.dense(), expected)
+            given.zero_()
+            assert_same(H.dense(), expected)
+            assert H.check().passed
+
+
+@pytest.mark.parametrize("memory", [None, 0])
+def test_inputs_that_require_gradients(case, memory):
+    """They are data all the same; one piece of memory has all of them here."""
+    model, x, y, loss, expected, _ = case
+
+    class Sloped:
+        def __iter__(self):
+            part = torch.empty_like(x[:8]).requires_grad_()
+            for start in range(0, len(x), 8):
+                with torch.no_grad():
+                    part.copy_(x[start : start + 8])
+                yield part, y[start : start + 8]
+
+    assert_same(hs.hessian(model, Sloped(), loss, memory=memory).dense(), expected)
+
+
+class Shared:
+    """Has one large tensor in all of its batches."""
+
+    def __init__(self, x, y):
+        self.x, self.y, self.large = x, y, torch.ones(1_000_000)
+
+    def __iter__(self):
+        for start in range(0, len(self.x), 4):
+            part = slice(start, start + 4)
+            yield {"x": self.x[part], "y": self.y[part], "large": self.large}
+
+
+def test_what_all_batches_have_is_copied_once(case):
+    model, x, _, _, _, _ = case
+    y = numbers(len(x), 3)
+
+    def loss(model, batch):
+        away = (model(batch["x"]) - batch["y"]).square().mean()
+        return away * batch["large"][0], len(batch["x"])
+
+    before = bytes_alive()
+    H = hs.hessian(model, Shared(x, y), loss)
+    assert bytes_alive() - before < 3 * 4_000_000
+    expected = dense_hessian(lambda: (model(x) - y).square().mean(), model.parameters())
+    assert_same(H.dense(), expected)
