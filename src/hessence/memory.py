@@ -6,18 +6,31 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import array_api_compat as api
+
+from hessence.arrays import Array
+
 FALLBACK = 2.0**31
 """What is taken to be free where the machine does not tell."""
 
 
-def available() -> float:
-    """Return how many bytes are free: what Linux tells, within the limits of a container."""
+def available(reference: Array) -> float:
+    """Return how many bytes are free on the device of an array.
+
+    In the machine's own memory that is what Linux tells, within the limits of a container.
+    """
+    if api.is_torch_array(reference) and reference.device.type == "cuda":
+        import torch
+
+        return float(torch.cuda.mem_get_info(reference.device)[0])
     found = [_free_memory(), _container_memory()]
     return min((number for number in found if number is not None), default=FALLBACK)
 
 
-def require_bytes(memory: Any) -> float:
-    """Refuse anything but a number of bytes."""
+def budget(memory: Any, reference: Array) -> float:
+    """Return the number of bytes asked for, by default half of what is free on a device."""
+    if memory is None:
+        return available(reference) / 2
     if isinstance(memory, bool) or not isinstance(memory, Real) or not float(memory) >= 0:
         raise ValueError(f"memory must be a number of bytes that is not negative, got {memory!r}.")
     return float(memory)

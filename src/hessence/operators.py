@@ -72,7 +72,7 @@ class Operator(ABC):
         """Return the matrix itself, all p² entries of it."""
         xp, size = api.array_namespace(self._reference), math.prod(self.shape)
         needed = 2 * size * xp.finfo(self.dtype).bits / 8
-        if needed > available():
+        if needed > available(self._reference):
             raise ValueError(
                 f"H has {size:.1e} entries, which would take {needed / 1e9:.0f} GB: use "
                 "hs.eigenpairs, hs.density or hs.trace instead."

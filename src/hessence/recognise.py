@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
-from hessence.recognition.model_layers import NotRecognised, require_ordinary
+from hessence.models.criterion import PairCriterion
+from hessence.models.model_layers import NotRecognised, require_ordinary
 from hessence.recognition.model_stacks import (
     Stack,
     affine_chain,
@@ -27,17 +28,7 @@ from hessence.recognition.model_stacks import (
 from hessence.recognition.model_twin import hessian_by_twin
 from hessence.spectra import Spectrum
 
-__all__ = ["Criterion", "NotRecognised", "Recognition", "recognise"]
-
-
-class Criterion(Protocol):
-    """A loss of predictions and targets."""
-
-    def mean(self, prediction: Tensor, target: Any) -> Tensor:
-        """Return the loss over all data, a single number."""
-
-    def half_mse_factor(self, prediction: Tensor, target: Any) -> float | None:
-        """Return c if the loss is c · ½ E‖f − y‖², None if it is not a squared error."""
+__all__ = ["NotRecognised", "Recognition", "recognise"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +59,7 @@ class Recognition:
         return spectrum
 
 
-def recognise(model: nn.Module, x: Tensor, y: Any, criterion: Criterion) -> Recognition:
+def recognise(model: nn.Module, x: Tensor, y: Any, criterion: PairCriterion) -> Recognition:
     """Return the exact Hessian of a model's loss, if there is a theorem for it.
 
     The model is read, never changed. The first line that fits and is not too large counts:
@@ -96,7 +87,7 @@ def recognise(model: nn.Module, x: Tensor, y: Any, criterion: Criterion) -> Reco
         All inputs; samples first, features last.
     y : object
         The targets, as the criterion takes them.
-    criterion : Criterion
+    criterion : PairCriterion
         The loss.
 
     Raises
@@ -123,11 +114,9 @@ def recognise(model: nn.Module, x: Tensor, y: Any, criterion: Criterion) -> Reco
     ("narrow twin of layers '0', '1'", [('bulk/0/0', 492), ('bulk/0/1', 492), ('bulk/0/2', 492)])
     >>> recognise(Sequential(Linear(4, 3), ReLU(), Linear(3, 1)), torch.randn(50, 4), y, criterion)
     Traceback (most recent call last):
-    hessence.recognition.model_layers.NotRecognised: ... layer '1' is a ReLU, and ...
+    hessence.models.model_layers.NotRecognised: ... layer '1' is a ReLU, and ...
     """
     require_ordinary(model, x)
-    if not hasattr(criterion, "mean"):
-        raise NotRecognised("the loss is not one of predictions and targets.")
     try:
         stack = Stack.of(model, x.detach(), y, criterion)
     except Exception as error:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import hessence as hs
-from hessence.krylov.storage import available, vectors_within
+from hessence.krylov.storage import vectors_within
+from hessence.memory import available
 from tests.krylov.market import Counting
 
 SIZE, STEPS, PROBES = 10**6, 64, 2

@@ -134,10 +134,12 @@ class _Draws:
     """
 
     def __init__(self, source: Any) -> None:
-        own = [getattr(part, "generator", None) for part in (source, getattr(source, "sampler", 0))]
+        batched = getattr(source, "batch_sampler", None)
+        parts = source, getattr(source, "sampler", None), batched, getattr(batched, "sampler", None)
+        own = {id(g): g for g in (getattr(part, "generator", None) for part in parts)}
         self._generators = [
             torch.default_generator,
-            *(g for g in own if isinstance(g, torch.Generator)),
+            *(g for g in own.values() if isinstance(g, torch.Generator)),
         ]
         self._start = self._states()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -127,21 +128,25 @@ def _compare(
 ) -> tuple[float, float]:
     """Return the distance from finite differences and their error, relative to the image."""
     largest = 4 * torch.finfo(v.dtype).eps ** (1 / 3) * max(size, 1.0)
-    slopes: list[Tensor] = []
+    quotients: list[Tensor] = []
     gaps: list[float] = []
     for i in range(STEPS):
         step = largest * 0.25**i
         there = move(step * v)
-        slopes.append((there - move(-step * v)) / (2 * step))
+        quotients.append((there - move(-step * v)) / (2 * step))
         if i:
-            # Rounding may leave two slopes alike by chance.
+            # Rounding may leave two of them alike by chance.
             noise = torch.finfo(v.dtype).eps * float(there.norm()) / step
-            gaps.append(float((slopes[i] - slopes[i - 1]).norm()) + noise)
-            if gaps[-1] <= CLOSE * float(slopes[i].norm()):
+            gaps.append(float((quotients[i] - quotients[i - 1]).norm()) + noise)
+            if gaps[-1] <= CLOSE * float(quotients[i].norm()):
                 break
+    # A large step may leave the domain of the model, of a logarithm for example.
+    gaps = [gap if np.isfinite(gap) else math.inf for gap in gaps]
     best = int(np.argmin(gaps))
+    if gaps[best] == math.inf:
+        return 0.0, math.inf
     # Central differences are off by the square of the step: a sixteenth for a quarter.
-    extrapolated = slopes[best + 1] + (slopes[best + 1] - slopes[best]) / 15
+    extrapolated = quotients[best + 1] + (quotients[best + 1] - quotients[best]) / 15
     scale = max(float(image.norm()), float(extrapolated.norm()))
     if scale == 0:
         return 0.0, 0.0

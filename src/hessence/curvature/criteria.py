@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hessence.arrays import dtype_name
-from hessence.curvature import loss_curvature
 from hessence.curvature.batch_parts import is_pair
-from hessence.curvature.criterion import Criterion, PairCriterion
-from hessence.curvature.loss_curvature import LossHessian
 from hessence.curvature.own_criteria import ClosureCriterion, FunctionCriterion
 from hessence.losses import NAMED, PointwiseLoss, as_loss
+from hessence.models import loss_curvature
+from hessence.models.criterion import Criterion, PairCriterion
+from hessence.models.loss_curvature import LossHessian
 
 ELEMENTWISE = (
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss,
@@ -94,7 +94,8 @@ class TorchCriterion(PairCriterion):
             return _class_weights(loss, prediction, target)
         if isinstance(loss, ELEMENTWISE) and loss.reduction != "batchmean":
             return float(prediction.numel())
-        return float(prediction.shape[0])
+        unbatched = isinstance(loss, SAMPLEWISE) and prediction.ndim == 1
+        return 1.0 if unbatched else float(prediction.shape[0])
 
     def hessian(self, prediction: Tensor, target: Tensor) -> LossHessian:
         """Return the closed form for squared error, cross-entropy and binary cross-entropy."""

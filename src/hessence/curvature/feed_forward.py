@@ -25,12 +25,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hessence.curvature.criterion import PairCriterion
 from hessence.curvature.kernels.elementwise import derivatives
 from hessence.curvature.snapshots import Snapshot
 from hessence.curvature.terms import Term
 from hessence.curvature.workspaces import CommonWorkspace
-from hessence.recognition.model_layers import flatten, is_plain
+from hessence.models.criterion import PairCriterion
+from hessence.models.model_layers import flatten, is_plain
 
 ELEMENTWISE = (
     nn.CELU, nn.ELU, nn.GELU, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU,

@@ -7,12 +7,16 @@ from typing import Any, Literal, get_args
 
 from hessence.arrays import to_numpy
 from hessence.curvature.model_matrices import ggn, hessian
-from hessence.krylov.arguments import require_int
+from hessence.krylov.arguments import generator, require_int, require_tolerance
 from hessence.krylov.extremal import eigenpairs
 from hessence.krylov.results import Eigenpairs
+from hessence.krylov.selection import require_which
 
 Groups = Literal["layer", "parameter"]
 Of = Literal["hessian", "ggn"]
+
+ROOT = "(model)"
+"""What the block of parameters is called that belong to the model itself, not to a layer in it."""
 
 SHOWN = 4
 """How many eigenvalues of a block are printed."""
@@ -115,12 +119,16 @@ def layer_spectra(
     if of not in get_args(Of):
         raise ValueError(f'of must be "hessian" or "ggn", got {of!r}.')
     require_int("k", k, 1, None)
+    require_which(which)
+    require_tolerance(tol)
+    generator(rng)
     make = hessian if of == "hessian" else ggn
     whole = make(model, data, loss, params, eval_mode=eval_mode, memory=memory)
+    grouped = _groups(whole.parameters.names, groups).items()
+    blocks = {name: whole.block(patterns) for name, patterns in grouped}
     whole.require_sound()
     spectra = LayerSpectra()
-    for name, patterns in _groups(whole.parameters.names, groups).items():
-        block = whole.block(patterns)
+    for name, block in blocks.items():
         count = min(k, block.shape[0])
         spectra[name] = eigenpairs(block, k=count, which=which, tol=tol, rng=rng)
     return spectra
@@ -139,5 +147,5 @@ def _groups(
         )
     layers: dict[str, list[str]] = {}
     for name in names:
-        layers.setdefault(name.rpartition(".")[0] or name, []).append(name)
+        layers.setdefault(name.rpartition(".")[0] or ROOT, []).append(name)
     return dict(layers)

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessence.curvature.criterion import PairCriterion, predict
 from hessence.curvature.model_operator import ModelOperator
 from hessence.curvature.setting import Mode, Setting
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import GgnTerm, HessianTerm
+from hessence.models.criterion import PairCriterion, predict
 from hessence.operators import Operator
 
 

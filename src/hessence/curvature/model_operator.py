@@ -165,12 +165,22 @@ class ModelOperator(Operator):
     def require_sound(self) -> None:
         """Refuse a loss that is random or not finite, and warn of products that look wrong."""
         checked = self.check()
-        if not checked.deterministic or not checked.finite:
+        refused = not checked.deterministic or not checked.finite
+        message = f"products are suspect: {checked.message}"
+        if refused:
             tensors = tensors_in(self.setting.batches.first)
             owner = "data" if any(bool((t != t).any()) for t in tensors) else "model"
-            raise ValueError(f"{owner}: {checked.message}")
-        if not checked.passed:
-            warn(f"products are suspect: {checked.message}", CheckWarning)
+            message = f"{owner}: {checked.message}"
+        # Where one rank stopped alone, the others would wait for it.
+        found = [(refused, checked.passed, message)]
+        everywhere = ranks.gather(found[0]) if ranks.parallel() else found
+        for refused, _, message in everywhere:
+            if refused:
+                raise ValueError(message)
+        for _, passed, message in everywhere:
+            if not passed:
+                warn(message, CheckWarning)
+                return
 
     def watch(self, callback: Callable[[int], None] | None) -> None:
         """Call back with the number of products of this operator so far, whenever some are made."""

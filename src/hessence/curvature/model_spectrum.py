@@ -15,7 +15,6 @@ from hessence.arrays import epsilon, like, to_numpy
 from hessence.curvature import ranks
 from hessence.curvature.batch_parts import byte_count, tensors_in
 from hessence.curvature.batches import is_sample_pair, merged
-from hessence.curvature.criterion import PairCriterion
 from hessence.curvature.model_matrices import ModelHessian, hessian
 from hessence.curvature.setting import Setting
 from hessence.curvature.snapshots import unwrap
@@ -27,6 +26,7 @@ from hessence.krylov.known_density import known_density
 from hessence.krylov.selection import Which, preference, require_which
 from hessence.krylov.spectral_density import density
 from hessence.krylov.stochastic_trace import trace
+from hessence.models.criterion import PairCriterion
 from hessence.precision import full_precision
 from hessence.recognise import NotRecognised, Recognition, recognise
 from hessence.spectra import Spectrum

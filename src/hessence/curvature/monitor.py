@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessence.curvature.criterion import PairCriterion
 from hessence.curvature.history import History
 from hessence.curvature.measurement import Measurement
 from hessence.curvature.model_matrices import ModelHessian, hessian
@@ -19,6 +18,7 @@ from hessence.curvature.monitor_files import MonitorFiles
 from hessence.curvature.tracking import Top, Tracker
 from hessence.krylov.arguments import require_int, require_tolerance
 from hessence.krylov.stochastic_trace import FEWEST, trace
+from hessence.models.criterion import PairCriterion
 from hessence.operators import NotFiniteError
 from hessence.precision import full_precision
 

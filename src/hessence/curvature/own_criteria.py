@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from hessence.curvature.batch_parts import copied, first_length, some_rows, tensors_in
-from hessence.curvature.criterion import Criterion, PairCriterion
 from hessence.curvature.parameters import wave
 from hessence.curvature.reduction_trial import ReductionTrial
+from hessence.models.criterion import Criterion, PairCriterion
 
 FEW = 8
 """How many samples of a batch are joined with some of the next one."""

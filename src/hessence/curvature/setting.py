@@ -16,14 +16,15 @@ from hessence.curvature import ranks
 from hessence.curvature.batch_parts import is_pair
 from hessence.curvature.batches import Batches, is_sample_pair, merged
 from hessence.curvature.criteria import as_criterion
-from hessence.curvature.criterion import Criterion, PairCriterion, predict
 from hessence.curvature.feed_forward import FeedForwardTerm, Stack
-from hessence.curvature.memory import budget, graph_bytes
+from hessence.curvature.graph_size import graph_bytes
 from hessence.curvature.own_criteria import ClosureCriterion, FunctionCriterion
 from hessence.curvature.snapshots import Snapshot
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
 from hessence.curvature.workspaces import CommonWorkspace
+from hessence.memory import budget
+from hessence.models.criterion import Criterion, PairCriterion, predict
 
 Mode = Literal["auto", "vectors", "blocks"]
 
@@ -51,8 +52,8 @@ class Setting:
         # What is made in inference mode cannot be part of a graph.
         with torch.inference_mode(mode=False):
             self.snapshot = Snapshot(model, params, eval_mode=eval_mode)
-            self.memory = budget(memory, self.snapshot.device)
             leaves = self.snapshot.parameters.leaves
+            self.memory = budget(memory, leaves[0])
             self.batches = Batches(data, self.snapshot.device, self.memory, leaves)
             # A criterion is one that another operator has found out about.
             known = isinstance(loss, Criterion)

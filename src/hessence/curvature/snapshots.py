@@ -22,7 +22,7 @@ from hessence.arrays import dtype_name
 from hessence.curvature.batch_parts import copied, tensors_in
 from hessence.curvature.exact_kernels import ExactKernels
 from hessence.curvature.parameters import Parameters
-from hessence.recognition.state_swap import LOCK, StateSwap
+from hessence.models.state_swap import LOCK, StateSwap
 
 _DROPOUTS = (nn.modules.dropout._DropoutNd,)
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)

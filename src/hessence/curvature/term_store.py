@@ -47,6 +47,7 @@ class TermStore:
         self._kept: dict[int, Term] = {}
         self._held = 0.0
         self._chunks: list[Any] | None = None
+        self._largest: float | None = None
         self._measured: tuple[int, float] | None = None
         self.count: float | None = None
 
@@ -79,7 +80,7 @@ class TermStore:
             total = sum(len(batch[0]) for batch in kept if is_sample_pair(batch))
             even = math.ceil(total / max(1, math.ceil(total / samples)))
             kept = list(self._batches.regrouped(max(even, 1)))
-        self._chunks = kept
+        self._chunks, self._largest = kept, max(map(self._bytes, kept))
         return kept
 
     @property
@@ -90,8 +91,8 @@ class TermStore:
     @property
     def chunk_bytes(self) -> float:
         """How much memory the graph of the largest chunk takes, as far as chunks are known."""
-        if self._chunks is not None:
-            return max(map(self._bytes, self._chunks))
+        if self._largest is not None:
+            return self._largest
         samples, per_sample = self._measure()
         return samples * per_sample
 

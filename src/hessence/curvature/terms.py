@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessence.curvature.criterion import Criterion, PairCriterion, predict
 from hessence.curvature.snapshots import Snapshot
+from hessence.models.criterion import Criterion, PairCriterion, predict
 
 
 class Term(ABC):

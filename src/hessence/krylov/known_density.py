@@ -29,7 +29,7 @@ def known_density(values: Any, multiplicities: Any = None) -> Density:
     >>> density.size, float(density.mean), float(density.error.max())
     (100, 0.05, 0.0)
     """
-    nodes = to_numpy(np.asarray(values)).astype(np.float64)
+    nodes = to_numpy(values).astype(np.float64)
     counts = np.ones(len(nodes)) if multiplicities is None else np.asarray(multiplicities, float)
     order = np.argsort(nodes)
     nodes, counts = nodes[order], counts[order]

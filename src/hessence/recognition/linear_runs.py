@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from hessence.recognition.model_layers import Layer, is_plain
-from hessence.recognition.state_swap import StateSwap
+from hessence.models.model_layers import Layer, is_plain
+from hessence.models.state_swap import StateSwap
 
 SAMPLES = 64
 """How many samples the model is watched with."""

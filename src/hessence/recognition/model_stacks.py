@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hessence.matrix_objectives import Dense, Separable
+from hessence.models.model_layers import Layer, flatten, is_plain
 from hessence.networks.cellwise import CellwiseHessian
 from hessence.networks.deep_linear import DeepLinear
 from hessence.networks.linear_hessian import LinearHessian
@@ -26,7 +27,6 @@ from hessence.networks.twin_blocks import TwinReduction
 from hessence.networks.two_layer_linear import TwoLayerLinear
 from hessence.recognition.affine_chain import AffineChain, range_size, require_small
 from hessence.recognition.model_derivatives import VARIABLES, derivatives
-from hessence.recognition.model_layers import Layer, flatten, is_plain
 from hessence.recognition.rearranged import OneLayer, Rearranged
 
 

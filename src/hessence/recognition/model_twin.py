@@ -28,6 +28,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from hessence.models.model_layers import Layer, NotRecognised
+from hessence.models.state_swap import StateSwap
 from hessence.networks.ggn_blocks import DENSE_LIMIT
 from hessence.recognition.linear_runs import linear_runs
 from hessence.recognition.model_derivatives import (
@@ -37,10 +39,8 @@ from hessence.recognition.model_derivatives import (
     flatten_like,
     gradient_of,
 )
-from hessence.recognition.model_layers import Layer, NotRecognised
 from hessence.recognition.model_pair import Pair, PairReduction, Places
 from hessence.recognition.model_stacks import Stack
-from hessence.recognition.state_swap import StateSwap
 from hessence.recognition.twin_hessian import TwinHessian
 
 

@@ -1,4 +1,4 @@
-"""How much memory there is on a device, and how much a graph holds."""
+"""How much memory a graph holds."""
 
 from __future__ import annotations
 
@@ -10,16 +10,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hessence.curvature.batch_parts import byte_count, tensors_in
-from hessence.memory import available, require_bytes
-
-
-def budget(memory: float | None, device: torch.device) -> float:
-    """Return the number of bytes asked for, by default half of what is free on the device."""
-    if memory is not None:
-        return require_bytes(memory)
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0]) / 2
-    return available() / 2
 
 
 def graph_bytes(build: Callable[[Any], Any], batch: Any) -> list[int]:

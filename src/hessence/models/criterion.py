@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from hessence.curvature import loss_curvature
-from hessence.curvature.loss_curvature import LossHessian
+from hessence.models import loss_curvature
+from hessence.models.loss_curvature import LossHessian
 
 
 class Criterion(ABC):

@@ -1,0 +1,1 @@
+"""PyTorch models as both recognition and products see them: layers, weights, losses."""
