@@ -355,3 +355,26 @@ def test_damaged_data_are_refused(changes):
     assert len(hs.Spectrum.from_dict(whole)) == 2
     with pytest.raises(ValueError, match="data is not"):
         hs.Spectrum.from_dict(whole | changes)
+
+
+def test_an_exact_spectrum_has_what_an_estimate_has():
+    rng = np.random.default_rng(0)
+    w, v, x = rng.normal(size=4), rng.normal(size=4), rng.normal(size=9)
+    H = hs.ScalarReLU(w, v).hessian(x, np.abs(x))
+    s = H.spectrum()
+    truth = np.linalg.eigvalsh(H.dense())[::-1]
+    assert s.size == len(truth)
+    assert s.converged
+    assert s.products == 0
+    assert (np.abs(s.eigenvalues - truth) <= s.errors).all()
+    assert s.errors.max() < 1e-12 * np.abs(truth).max()
+    assert abs(s.trace - truth.sum()) <= s.trace_error
+    z = s.eigenvectors
+    np.testing.assert_allclose(z.T @ z, np.eye(8), atol=1e-13)
+    np.testing.assert_allclose(z * s.eigenvalues @ z.T, H.dense(), atol=1e-13)
+
+
+def test_all_eigenvectors_of_a_wide_network_are_refused():
+    s = hs.ScalarLinear(np.ones(10**7), np.ones(10**7)).hessian([1.0], [2.0]).spectrum()
+    with pytest.raises(ValueError, match=r"all 20000000 eigenvectors .*spaces\[0\]\.vectors"):
+        _ = s.eigenvectors

@@ -15,12 +15,12 @@ from hessence.arrays import Array, dtype_name, to_numpy
 from hessence.certificates import Certificate
 from hessence.files import write_atomically
 from hessence.krylov.selection import require_top
+from hessence.value_table import value_table
 
 if TYPE_CHECKING:
     from hessence.krylov.density_result import Density
 
 FORMAT = "hessence.estimate/1"
-SHOWN = 12
 
 
 @dataclass(eq=False, repr=False)
@@ -51,6 +51,11 @@ class Estimate:
         Why the spectrum is not exact.
     which : str
         Which eigenvalues were asked for, see ``hs.eigenpairs``.
+    products : int
+        How many products with the Hessian eigenvalues and trace took; ``density.products`` come on
+        top where the density is looked at.
+    norm : float
+        The largest abs(λ) that was met, in the place of ‖H‖.
 
     Examples
     --------
@@ -73,8 +78,8 @@ class Estimate:
     message: str
     reason: str
     which: str
-    _products: int
-    _norm: float = math.nan
+    products: int
+    norm: float = math.nan
     _density: Density | Callable[[], Density] | None = field(default=None)
 
     exact = False
@@ -84,12 +89,6 @@ class Estimate:
         """The largest eigenvalue, if that end of the spectrum was asked for."""
         require_top(self.which, self.eigenvalues, self.size)
         return self.eigenvalues[0]
-
-    @property
-    def products(self) -> int:
-        """How many products with the Hessian it took, those for the density included."""
-        density = self._density
-        return self._products + (0 if density is None or callable(density) else density.products)
 
     @property
     def density(self) -> Density:
@@ -139,7 +138,7 @@ class Estimate:
             )
         defects = to_numpy(H @ self.eigenvectors - self.eigenvalues * self.eigenvectors)
         worst = float(np.linalg.norm(defects.astype(np.float64), axis=0).max())
-        residual = worst / (self._norm or 1.0)
+        residual = worst / (self.norm or 1.0)
         return Certificate(residual, None, None, len(self))
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,7 +157,8 @@ class Estimate:
             "size": self.size,
             "converged": self.converged,
             "message": self.message,
-            "products": self._products,
+            "products": self.products,
+            **({} if math.isnan(self.norm) else {"norm": self.norm}),
         }
         if self._density is not None and not callable(self._density):
             data["density"] = self._density.to_dict()
@@ -185,7 +185,8 @@ class Estimate:
                 message=str(data["message"]),
                 reason=str(data["reason"]),
                 which=str(data.get("which", "LA")),
-                _products=int(data["products"]),
+                products=int(data["products"]),
+                norm=float(data.get("norm", math.nan)),
                 _density=Density.from_dict(data["density"]) if "density" in data else None,
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -203,14 +204,7 @@ class Estimate:
         return self.density.plot(ax, eigenvalues=self.eigenvalues)
 
     def __repr__(self) -> str:
-        values, errors = to_numpy(self.eigenvalues), to_numpy(self.errors)
-        count = len(self)
-        shown = range(count) if count <= SHOWN else [*range(SHOWN // 2), *range(-SHOWN // 2, 0)]
-        rows = [("value", "error"), *((f"{values[i]:.6g}", f"{errors[i]:.1e}") for i in shown)]
-        widths = [max(len(row[i]) for row in rows) for i in range(2)]
-        lines = [f"  {value:>{widths[0]}}  {error:>{widths[1]}}" for value, error in rows]
-        if count > SHOWN:
-            lines.insert(1 + SHOWN // 2, f"  … {count - SHOWN} more …")
+        lines, count = value_table(self.eigenvalues, self.errors), len(self)
         trace, spread = float(to_numpy(self.trace)), float(to_numpy(self.trace_error))
         way = "from the whole matrix" if self.method == "dense" else f"estimated: {self.method}"
         head = f"{count} of {self.size} eigenvalues, {way}, {self.products} products"

@@ -16,12 +16,16 @@ from hessence.blocks import Block
 from hessence.certificates import Certificate, certify
 from hessence.eigenspaces import Eigenspace
 from hessence.files import write_atomically
+from hessence.memory import available
 from hessence.summation import compensated_sum
 
 if TYPE_CHECKING:
     from hessence.krylov.density_result import Density
 
 FORMAT = "hessence.spectrum/1"
+
+ROUNDING = 100
+"""What rounding may do to an eigenvalue, in ε · ‖H‖."""
 
 
 class Inertia(NamedTuple):
@@ -52,6 +56,8 @@ class Spectrum:
     ----------
     reason : str
         For a PyTorch model, which network it was found to be and by which theorem.
+    converged, products
+        As an ``Estimate`` has them: True, and none.
 
     Examples
     --------
@@ -72,6 +78,8 @@ class Spectrum:
     """
 
     reason = ""
+    converged = True
+    products = 0
 
     def __init__(self, blocks: Sequence[Block], method: str, *, exact: bool = True) -> None:
         self.method = method
@@ -154,6 +162,50 @@ class Spectrum:
     def __len__(self) -> int:
         """Return the number of eigenvalues."""
         return int(to_numpy(self._counts).sum(axis=-1).flat[0])
+
+    @property
+    def size(self) -> int:
+        """The number of all eigenvalues, as an ``Estimate`` tells it."""
+        return len(self)
+
+    @property
+    def errors(self) -> Array:
+        """What rounding may have done to each of ``eigenvalues``: 100 ε ‖H‖, as in ``rank``.
+
+        Closed forms have a small relative error, and so are far better where abs(λ) is small.
+        """
+        return self.eigenvalues * 0 + self._rounding[..., None]
+
+    @property
+    def trace_error(self) -> Array:
+        """What rounding may have done to the trace: the sum of all ``errors``."""
+        return len(self) * self._rounding
+
+    @property
+    def eigenvectors(self) -> Array:
+        """All eigenvectors as columns (p, p), in the order of ``eigenvalues``.
+
+        ``spaces`` have them eigenspace by eigenspace, which is the way for large networks.
+
+        Examples
+        --------
+        >>> import numpy as np, hessence as hs
+        >>> H = hs.ScalarLinear([1.0, 2.0, 0.5], [0.5, 1.0, 1.0]).hessian([1.0, -1.0], [2.0, -1.0])
+        >>> s = H.spectrum()
+        >>> z = s.eigenvectors
+        >>> bool(np.allclose(z * s.eigenvalues @ z.T, H.dense()))
+        True
+        """
+        if self._values.ndim > 1:
+            raise ValueError("eigenvectors belong to one network; pick one of the batch first.")
+        bits = self._xp.finfo(self._values.dtype).bits
+        needed = 2 * len(self) ** 2 * bits / 8
+        if needed > available(self._values):
+            raise ValueError(
+                f"all {len(self)} eigenvectors would take {needed / 1e9:.0f} GB: take those of one "
+                "of the spaces, such as spaces[0].vectors()."
+            )
+        return self._xp.concat([space.vectors() for space in self.spaces], axis=-1)
 
     @property
     def sharpness(self) -> Array:
@@ -293,7 +345,8 @@ class Spectrum:
 
         if self.values.ndim > 1:
             raise ValueError("a density belongs to one network; pick one of the batch first.")
-        return known_density(to_numpy(self.values), to_numpy(self.multiplicities))
+        values, counts = to_numpy(self.values), to_numpy(self.multiplicities)
+        return known_density(values, counts, error=float(self._rounding))
 
     def plot(self, ax: Any = None) -> Any:
         """Draw all eigenvalues, coloured by label; needs ``hessence[plot]``. Returns the axes."""
@@ -370,9 +423,13 @@ class Spectrum:
         xp = self._xp
         return xp.where(self._counts > 0, values, xp.ones_like(values) * otherwise)
 
+    @property
+    def _rounding(self) -> Array:
+        return ROUNDING * epsilon(self._values) * self.norm
+
     def _flat(self, tol: float | None) -> Array:
         if tol is None:
-            tol = 100 * epsilon(self._values)
+            tol = ROUNDING * epsilon(self._values)
         elif not isinstance(tol, (int, float)):
             raise TypeError(f"tol must be a number, got {type(tol).__name__}.")
         elif not tol >= 0:

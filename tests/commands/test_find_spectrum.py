@@ -25,8 +25,8 @@ def exact():
 
 
 def build():
-    hidden = nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 12), nn.Tanh()
-    model = nn.Sequential(*hidden, nn.Linear(12, 2))
+    hidden = nn.Linear(3, 50), nn.Tanh(), nn.Linear(50, 20), nn.Tanh()
+    model = nn.Sequential(*hidden, nn.Linear(20, 2))
     return model, (torch.randn(30, 3), torch.randn(30, 2)), nn.MSELoss()
 
 
@@ -84,7 +84,7 @@ def test_an_estimate(script, tmp_path, capsys):
     assert main(["spectrum", f"{script}:build", *arguments]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
-    assert "3 of 678 eigenvalues, estimated: Lanczos" in printed.out
+    assert "3 of 1262 eigenvalues, estimated: Lanczos" in printed.out
     assert "no closed form: " in printed.out
     saved = hs.load(out / "spectrum.json")
     assert len(saved) == 3
@@ -173,7 +173,7 @@ def test_a_count_that_is_none(script, capsys):
 def test_all_eigenvalues(script, tmp_path, capsys):
     arguments = ["--out", str(tmp_path / "out"), "-k", "all"]
     assert main(["spectrum", f"{script}:build", *arguments]) == 0
-    assert "678 of 678 eigenvalues, from the whole matrix" in capsys.readouterr().out
+    assert "1262 of 1262 eigenvalues, from the whole matrix" in capsys.readouterr().out
 
 
 def test_what_a_script_prints_is_not_in_the_json(script, tmp_path, capsys):

@@ -1,5 +1,7 @@
 """Data are copied as they are read: what becomes of the user's own changes nothing."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
@@ -84,4 +86,40 @@ def test_what_all_batches_have_is_copied_once(case):
     H = hs.hessian(model, Shared(x, y), loss)
     assert bytes_alive() - before < 3 * 4_000_000
     expected = dense_hessian(lambda: (model(x) - y).square().mean(), model.parameters())
+    assert_same(H.dense(), expected)
+
+
+@dataclass
+class Sheet:
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+class Page:
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+
+class Fields(dict):
+    """A dictionary whose entries are attributes too."""
+
+    def __getattr__(self, name):
+        return self[name]
+
+
+@pytest.mark.parametrize("kind", [Sheet, Page, lambda x, y: Fields(x=x, y=y)])
+@pytest.mark.parametrize("memory", [None, 0])
+def test_batches_of_any_kind_in_the_same_memory(case, kind, memory):
+    model, x, y, loss, expected, _ = case
+
+    class Data:
+        def __iter__(self):
+            for a, b in Refilled(x, y):
+                yield kind(a, b)
+
+    def closure(model, batch):
+        return loss(model(batch.x), batch.y), (batch.y != -100).sum()
+
+    H = hs.hessian(model, Data(), closure, memory=memory)
+    assert_same(H.dense(), expected)
     assert_same(H.dense(), expected)

@@ -297,3 +297,39 @@ def test_steep_losses_of_few_parameters(dtype, size):
             x, y = torch.randn(32, 1).to(dtype), (size * (1 + torch.rand(32, 1))).to(dtype)
             check = hs.hessian(layer, (x, y)).check()
             assert check.passed, check.message
+
+
+class Logarithm(nn.Module):
+    """Has values for positive parameters alone, and these are small."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.full((2,), 1e-6, dtype=torch.float64))
+
+    def forward(self, x):
+        return x * self.w.log()
+
+
+def test_steps_out_of_the_domain_of_a_model_tell_nothing():
+    check = hs.hessian(Logarithm(), (numbers(5, 2), numbers(5, 2)), nn.MSELoss()).check()
+    assert check.passed, check.message
+
+
+class Restless(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 3, dtype=torch.float64)
+
+    def forward(self, x):
+        return F.dropout(self.inner(x), 0.5)
+
+
+@pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
+@pytest.mark.parametrize("memory", [None, 0])
+def test_a_loss_that_is_random_has_no_products(operator, memory):
+    H = operator(Restless(), (numbers(20, 4), numbers(20, 3)), nn.MSELoss(), memory=memory)
+    v = torch.ones(H.shape[0], dtype=torch.float64)
+    for use in (lambda: H @ v, lambda: hs.trace(H), lambda: hs.eigenpairs(H, 1), H.dense):
+        with pytest.raises(ValueError, match="model: the loss changes from one evaluation"):
+            use()
+    assert not H.check().deterministic

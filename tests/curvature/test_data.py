@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+)
 
 import hessence as hs
 from tests.curvature.conftest import SAMPLES
@@ -67,7 +74,7 @@ FORMS = {
     ),
     "loader of a map": lambda x, y: DataLoader(Table(x, y), batch_size=7, shuffle=True),
     "shuffling iterable": lambda x, y: Shuffled(x, y, 5),
-    "iterable data set": Numbered,
+    "iterable data set": lambda x, y: DataLoader(Numbered(x, y), batch_size=None),
 }  # fmt: skip
 
 
@@ -401,3 +408,27 @@ def test_arrays_beside_tensors_in_a_dictionary():
     batch = {"x": torch.randn(3, 2), "names": np.arange(3)}
     H = hs.hessian(model, batch, lambda model, batch: model(batch["x"]).pow(2).mean())
     assert (H @ torch.ones(3)).shape == (3,)
+
+
+def test_a_data_set_that_may_have_samples_or_batches(case):
+    model, x, y, loss, *_ = case
+    with pytest.raises(TypeError, match=r"data: an IterableDataset may .*batch_size=None"):
+        hs.hessian(model, Numbered(x, y), loss)
+
+
+def test_a_generator_inside_of_a_batch_sampler(case):
+    model, x, y, loss, expected, _ = case
+    generator = torch.Generator().manual_seed(0)
+    table = TensorDataset(x, y)
+    sampler = BatchSampler(RandomSampler(table, generator=generator), 5, drop_last=False)
+    before = generator.get_state()
+    for memory in (None, 0):
+        H = hs.hessian(model, DataLoader(table, batch_sampler=sampler), loss, memory=memory)
+        assert_same(H.dense(), expected)
+        assert torch.equal(generator.get_state(), before)
+
+
+def test_several_batches_in_a_tuple_are_told_of(case):
+    model, x, y, loss, *_ = case
+    with pytest.raises(ValueError, match="several batches go into a list"):
+        hs.hessian(model, ((x[:9], x[:9]), (y[:9], y[:9])), lambda f, t: loss(f, t[0])).dense()

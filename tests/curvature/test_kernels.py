@@ -1,5 +1,6 @@
 """Operations with second derivatives written out, beside PyTorch's own in double precision."""
 
+import copy
 import shutil
 
 import pytest
@@ -281,3 +282,21 @@ def test_a_model_of_everything(options):
     vectors = numbers(len(expected), 2)
     H = hs.hessian(model, (x, y), "mse", **options)
     assert_same(H @ vectors, expected @ vectors, 1e-11)
+
+
+def test_hard_sigmoids():
+    """PyTorch has no second derivative of them."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.Hardsigmoid(), nn.Tanh(), nn.Linear(3, 1)).double()
+    x, y = numbers(9, 2), numbers(9, 1)
+    expected = finite_differences(lambda: F.mse_loss(model(x), y), model.parameters())
+    assert_same(hs.hessian(model, (x, y), nn.MSELoss()).dense(), expected, 1e-7)
+
+
+def test_embeddings_that_weigh_words_by_their_number():
+    words, y = torch.tensor([[0, 1, 1], [2, 1, 0]]), numbers(2, 2)
+    plain = nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Tanh(), nn.Linear(6, 2)).double()
+    weighing = copy.deepcopy(plain)
+    weighing[0].scale_grad_by_freq = True
+    found, expected = (hs.hessian(m, (words, y), nn.MSELoss()).dense() for m in (weighing, plain))
+    assert_same(found, expected)
+    assert weighing[0].scale_grad_by_freq

@@ -390,3 +390,25 @@ def assert_right(model, y, loss, formula=None, tolerance=1e-12):
         assert H.loss() == pytest.approx(value.item(), rel=1e-12)
         gradient = torch.autograd.grad(formula(model(x), y), parameters)
         assert_same(H.gradient(), torch.cat([g.reshape(-1) for g in gradient]), tolerance)
+
+
+@pytest.mark.parametrize(("loss", "target"), [
+    (nn.MultiLabelSoftMarginLoss(), torch.tensor([1.0, 0.0, 1.0])),
+    (nn.MultiMarginLoss(p=2), torch.tensor(1)),
+    (nn.CrossEntropyLoss(), torch.tensor(1)),
+])  # fmt: skip
+def test_a_single_sample_without_a_batch(loss, target):
+    model, x = mlp().double(), numbers(2)
+    target = target.double() if target.is_floating_point() else target
+    H = hs.hessian(model, (x, target), loss)
+    assert H.loss() == pytest.approx(float(loss(model(x), target).detach()))
+
+
+def test_counts_that_differ_only_between_batches_are_refused():
+    """As many in both halves of each batch, but not in both batches."""
+    model, x, y = mlp().double(), numbers(128, 2), torch.randint(OUTPUTS, (128,))
+    y[84:96] = -100
+    y[104:116] = -100
+    data = list(zip(x.split(64), y.split(64), strict=True))
+    with pytest.raises(ValueError, match="loss must be a mean or a sum over samples"):
+        hs.hessian(model, data, own_cross_entropy)

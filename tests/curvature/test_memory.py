@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hessence as hs
 from hessence.curvature.feed_forward import FeedForwardTerm
+from hessence.curvature.term_store import TermStore
 from tests.curvature.alive import bytes_alive
 from tests.curvature.market import MODELS, numbers, problem
 from tests.curvature.oracle import assert_same, dense_hessian
@@ -311,3 +312,16 @@ def test_compiled_products(operator, loss):
     if operator is hs.hessian:
         plain = dense_hessian(lambda: loss(case.model(case.x), case.y), parameters)
         assert_same(expected, plain)
+
+
+def test_sizes_of_graphs_are_worked_out_once_for_each_batch(monkeypatch):
+    """And not anew for every batch that a block goes through."""
+    asked = []
+    worked_out = TermStore._bytes
+    monkeypatch.setattr(TermStore, "_bytes", lambda *a: asked.append(1) or worked_out(*a))
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+    data = [(numbers(2, 2), numbers(2, 1)) for _ in range(60)]
+    H = hs.hessian(model, data, closure, mode="blocks")
+    for _ in range(2):
+        _ = H @ numbers(H.shape[0], 2)
+    assert len(asked) <= 2 * len(data)

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import hessence as hs
+from hessence.curvature.parameters import matching
 from tests.curvature.market import Gpt, numbers, problem
 from tests.curvature.oracle import assert_same, dense_hessian
 
@@ -238,3 +239,28 @@ def test_parts_of_the_model(gpt):
     names = [name for name, _ in model.named_parameters() if name.startswith("blocks.1.")]
     for params in (block, [block], [model.blocks[1], "blocks.1.*"]):
         assert list(hs.hessian(*gpt, params).parameters.names) == names
+
+
+def test_a_tensor_of_someone_elses_counts_once():
+    scale = torch.tensor([2.0], dtype=torch.float64, requires_grad=True)
+    model, data = nn.Linear(2, 1).double(), (numbers(5, 2), numbers(5, 1))
+    once, twice = (
+        hs.hessian(model, data, lambda f, y: (scale * f - y).pow(2).mean(), params=given)
+        for given in ([scale], [scale, scale])
+    )
+    assert_same(twice.dense(), once.dense())
+
+
+def test_names_with_brackets_stand_for_themselves():
+    model = nn.ModuleDict({"a[0]": nn.Linear(2, 2), "a0": nn.Linear(2, 2)})
+    names = [name for name, _ in model.named_parameters()]
+    assert matching(names, "a[0]") == ["a[0].weight", "a[0].bias", "a0.weight", "a0.bias"]
+    assert matching(names, "a[0].bias") == ["a[0].bias", "a0.bias"]
+
+
+def test_columns_in_the_shapes_of_the_parameters_and_back():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+    H = hs.hessian(model, (numbers(5, 2), numbers(5, 1)))
+    columns = numbers(H.shape[0], 4)
+    assert torch.equal(H.join(H.split(columns)), columns)
+    assert torch.equal(H.join(H.split(columns).values()), columns)

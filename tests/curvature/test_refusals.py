@@ -283,3 +283,25 @@ def test_operands_of_other_kinds():
         H @ torch.ones(2, 3, 4)
     with pytest.raises(TypeError, match=r"the operand of @ must be dense, got the layout"):
         H @ torch.ones(3).to_sparse()
+
+
+@pytest.mark.parametrize(("loss", "target", "message"), [
+    (nn.BCEWithLogitsLoss(), torch.ones(4, 3, dtype=torch.int64), r"real numbers .*y\.float\(\)"),
+    (nn.CrossEntropyLoss(torch.ones(5)), torch.zeros(4).long(), "weights for 5 classes, .* are 3"),
+    (nn.CrossEntropyLoss(torch.ones(3).double()), torch.zeros(4).long(), "weights of float64"),
+    (nn.MSELoss(), torch.ones(4, 3, device="meta"), "data is on the meta device"),
+])  # fmt: skip
+def test_targets_and_weights_that_do_not_go_with_the_loss(loss, target, message):
+    with pytest.raises(ValueError, match=message):
+        hs.hessian(nn.Linear(2, 3), (torch.randn(4, 2), target), loss).dense()
+
+
+def test_losses_of_one_argument():
+    with pytest.raises(TypeError, match=r"loss must take two arguments, .*got a function of \(m\)"):
+        hs.hessian(nn.Linear(2, 3), (torch.randn(4, 2), torch.randn(4, 3)), lambda m: m)
+
+
+def test_names_that_match_nothing_are_answered_by_those_there_are():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+    with pytest.raises(ValueError, match=r"no parameter matches 'layer1'; there are .*2\.weight"):
+        hs.hessian(model, (torch.randn(4, 2), torch.randn(4, 1)), params="layer1")

@@ -5,15 +5,19 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import hessence as hs
+from hessence.curvature.snapshots import Snapshot
 from tests.curvature.market import problem
 from tests.curvature.oracle import assert_same
 from tests.curvature.untouched import assert_untouched, data, each, state
@@ -285,3 +289,57 @@ def test_memory_does_not_grow_with_the_number_of_operators():
     """Each has graphs of some 5 MB; in 50 of them there may be 20 MB of noise."""
     run = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True)
     assert int(run.stdout) < 20_000
+
+
+def test_a_copy_is_not_made_while_another_thread_has_other_parameters_in_place(model):
+    own = [p.detach().clone() for p in model.parameters()]
+    running, done = threading.Event(), threading.Event()
+    snapshot = Snapshot(model, None, eval_mode=False)
+
+    def hold(_):
+        running.set()
+        done.wait(10)
+
+    with ThreadPoolExecutor(2) as pool:
+        moved = snapshot.parameters.elsewhere()
+        one = pool.submit(snapshot.run, hold, leaves=moved)
+        assert running.wait(10)
+        two = pool.submit(hs.hessian, model, data(), each, params="*")
+        time.sleep(0.1)
+        assert not two.done()
+        done.set()
+        one.result()
+        found = two.result()
+    for value, leaf in zip(own, found.parameters.leaves, strict=True):
+        assert torch.equal(leaf.detach(), value)
+
+
+class Busy(nn.Module):
+    """Changes all that a forward pass can change of a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 2)
+        self.seen, self.mean = torch.zeros(1), torch.zeros(3)
+        self.numbers = np.zeros(3)
+
+    def forward(self, x):
+        self.seen += len(x)
+        self.mean.lerp_(x.detach().mean(0).float(), 0.1)
+        self.numbers[0] += 1
+        self.eval()
+        self.more = nn.ReLU()
+        self.register_forward_hook(lambda *_: None)
+        return self.inner(x)
+
+
+def test_whatever_a_forward_pass_changes_is_undone():
+    model = Busy().double()
+    before = state(model)
+    H = hs.hessian(model, data(), each, memory=0)
+    v = torch.ones(H.shape[0], dtype=torch.float64)
+    assert torch.equal(H @ v, H @ v)
+    assert_untouched(model, before)
+    assert float(model.seen) == 0
+    assert not model.mean.any()
+    assert not model.numbers.any()

@@ -140,3 +140,23 @@ def test_restarts_with_a_small_basis():
     assert pairs.method == "Lanczos"
     assert pairs.products > 36
     check(pairs, H, 6, "LA", 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_too_small_to_search_is_solved_in_full(seed):
+    """Of 150 values 0.01 − 10u³ a search that is cut short took some below for the largest."""
+    rng = np.random.default_rng(seed)
+    values = 0.01 - 10 * rng.uniform(size=150) ** 3
+    turn = np.linalg.qr(rng.normal(size=(150, 150)))[0]
+    matrix = turn * values @ turn.T
+    pairs = eigenpairs((matrix + matrix.T) / 2, k=3)
+    wanted = np.sort(values)[::-1][:3]
+    assert np.abs(pairs.eigenvalues - wanted).max() <= 2e-6 * np.abs(values).max()
+
+
+@pytest.mark.parametrize("n", [100, 500, 2000])
+def test_no_tolerance_is_as_far_as_rounding_goes(n):
+    A = np.random.default_rng(n).normal(size=(n, n))
+    pairs = eigenpairs((A + A.T) / 2, k=3, tol=0)
+    assert pairs.converged
+    assert "as small as rounding lets them be" in pairs.message

@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
         type=_count,
         default=10,
         metavar="K",
-        help="how many eigenvalues, or 'all', if not all are exact (10)",
+        help="how many eigenvalues to estimate where none are exact, or 'all' (10)",
     )
     parser.add_argument("--method", choices=("exact", "estimate"), help="insist on one of the two")
     parser.add_argument("--which", default="LA", choices=("LA", "SA", "LM", "BE"),
@@ -52,7 +52,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--tol", type=float, default=1e-6, help="relative residual (1e-6)")
     parser.add_argument("--params", help='only these parameters, such as "blocks.*.attn.*"')
     parser.add_argument("--eval-mode", action="store_true", help="run the model in evaluation mode")
-    parser.add_argument("--memory", type=float, metavar="GB", help="memory for graphs and vectors")
+    parser.add_argument(
+        "--memory",
+        type=float,
+        metavar="GB",
+        help="memory for data, graphs, and the vectors of trace and density",
+    )
     parser.add_argument("--probes", type=int, default=16, help="random vectors of the density (16)")
     parser.add_argument("--steps", type=int, default=64, help="products for each of them (64)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random vectors (0)")

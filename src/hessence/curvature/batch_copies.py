@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from hessence.curvature.batch_parts import rebuilt
 
 
 class Copier:
@@ -33,20 +35,15 @@ class Copier:
     def __call__(self, batch: Any) -> Any:
         """Return a batch to keep."""
         self._before, self._now = self._now, {}
-        return self._moved(batch)
+        return rebuilt(self._moved, batch)
 
     def _moved(self, part: Any) -> Any:
-        if isinstance(part, Tensor):
-            moved = part.to(self._device)
-            return self._copied(part) if moved is part else moved
-        if isinstance(part, Mapping):
-            return {key: self._moved(value) for key, value in part.items()}
-        if isinstance(part, (tuple, list)):
-            parts = [self._moved(inner) for inner in part]
-            if hasattr(part, "_fields"):
-                return type(part)(*parts)
-            return parts if isinstance(part, list) else tuple(parts)
-        return part
+        if not isinstance(part, Tensor):
+            return part
+        if part.is_meta:
+            raise ValueError("data is on the meta device: it has no values.")
+        moved = part.to(self._device)
+        return self._copied(part) if moved is part else moved
 
     def _copied(self, tensor: Tensor) -> Tensor:
         if tensor.is_inference():  # what was made in inference mode cannot be part of a graph

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
+from hessence.curvature.batch_parts import rebuilt
 from hessence.curvature.checks import Check, check_products
 from hessence.curvature.parameters import Parameters
 from hessence.curvature.setting import Setting
@@ -100,7 +100,7 @@ class BatchProbe:
         if double or not self._is_the_models:
             return self._setting, self._batch
         try:
-            setting, batch = self._setting.doubled(), tree_map(_wide, self._batch)
+            setting, batch = self._setting.doubled(), rebuilt(_wide, self._batch)
             slopes = self._moved(setting, batch, setting.snapshot.parameters.leaves)
             if all(slope.dtype == torch.float64 for slope in slopes):
                 return setting, batch

@@ -219,12 +219,17 @@ def _source(data: Any) -> Iterable[Any]:
         raise TypeError("data must be a pair (x, y) or batches, got one tensor.")
     if isinstance(data, TensorDataset):
         data = data.tensors
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+    if isinstance(data, IterableDataset):
+        raise TypeError(
+            "data: an IterableDataset may have samples or batches: give DataLoader(data, "
+            "batch_size=64), or batch_size=None if it has batches."
+        )
+    if isinstance(data, Dataset):
         data = DataLoader(data, batch_size=DATASET_BATCH)
     if isinstance(data, (tuple, Mapping)) or _is_listed_pair(data):
         return [data]
     # Loaders are not tried out, since their iterators may start processes.
-    iterator = () if isinstance(data, DataLoader) else iter_or_none(data)
+    iterator = () if isinstance(data, DataLoader) else _iter_or_none(data)
     if iterator is None:
         raise TypeError(
             f"data must be a pair (x, y) or an iterable of batches, got {type(data).__name__}."
@@ -237,7 +242,7 @@ def _source(data: Any) -> Iterable[Any]:
     return cast(Iterable[Any], data)
 
 
-def iter_or_none(data: Any) -> Any:
+def _iter_or_none(data: Any) -> Any:
     """Return an iterator over the data, or None if they have none."""
     try:
         return iter(data)

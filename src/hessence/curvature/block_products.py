@@ -42,7 +42,7 @@ class BlockProducts:
         self, parameters: Parameters, chosen: Sequence[int], mode: Mode, widest: Callable[[], int]
     ) -> None:
         self._parameters, self._chosen, self._widest = parameters, chosen, widest
-        self._at_once = {"auto": None, "vectors": False, "blocks": True}[mode]
+        self.mode: Mode = mode
 
     def add(self, term: Term, rows: Tensor, result: Tensor) -> None:
         """Add the products of a term with the rows to the result."""
@@ -62,7 +62,7 @@ class BlockProducts:
             try:
                 images += self._block(term, some)
             except RuntimeError:  # from an operation that cannot be batched
-                self._at_once = False
+                self.mode = "vectors"
                 self._add_vectors(term, some, images)
 
     def _block(self, term: Term, rows: Tensor) -> Tensor:
@@ -74,10 +74,11 @@ class BlockProducts:
 
     def _pays(self, term: Term, rows: Tensor) -> bool:
         """Decide once, by a trial, whether blocks are faster."""
-        if self._at_once is None:
+        if self.mode == "auto":
             single, block = self._trial(term, rows[:TRIAL])
-            self._at_once = block < CLEARLY * single
-        return self._at_once
+            if self.mode == "auto":  # and blocks have not failed
+                self.mode = "blocks" if block < CLEARLY * single else "vectors"
+        return self.mode == "blocks"
 
     def _trial(self, term: Term, rows: Tensor) -> tuple[float, float]:
         """Return how long one by one and at once take; the shortest times where they are short.

@@ -27,6 +27,13 @@ AGREEMENT = {torch.float64: 1e-5, torch.float32: 1e-2}
 """How much a product may differ from finite differences, relative, beside their own error."""
 
 
+RANDOM = (
+    "the loss changes from one evaluation to the next, so something random is in the model or the "
+    "loss: call model.eval() or pass eval_mode=True; if that does not help, something does not "
+    "look at the mode, such as F.dropout without training=self.training."
+)
+
+
 class CheckWarning(UserWarning):
     """A product failed a test; the spectrum made of such products may be wrong."""
 
@@ -106,7 +113,7 @@ def check_products(
     difference = uncertainty = None
     if move is not None:
         difference, uncertainty = _compare(move, v.to(precision), image_v.to(precision), size)
-    deterministic = first == second or (np.isnan(first) and np.isnan(second))
+    deterministic = same(first, second, reference.dtype)
     finite = bool(np.isfinite([first, second, size]).all())
     if not finite:
         wrong: str | None = "the loss or the parameters are NaN or infinite."
@@ -114,6 +121,14 @@ def check_products(
         wrong = _fault(deterministic, symmetry, difference, uncertainty, reference.dtype)
     message = _praise(difference, uncertainty) if wrong is None else wrong
     return Check(wrong is None, deterministic, finite, symmetry, difference, uncertainty, message)
+
+
+def same(first: float, second: float, dtype: torch.dtype) -> bool:
+    """Whether two evaluations gave the same, up to sums in another order, as on a GPU."""
+    if math.isnan(first) or math.isnan(second):
+        return math.isnan(first) and math.isnan(second)
+    slack = 100 * torch.finfo(dtype).eps * max(abs(first), abs(second))
+    return first == second or abs(first - second) <= slack
 
 
 def _unit_vectors(reference: Tensor, rng: int) -> tuple[Tensor, Tensor]:
@@ -162,11 +177,7 @@ def _fault(
 ) -> str | None:
     """Return what is wrong with products of a finite loss, in a sentence."""
     if not deterministic:
-        return (
-            "the loss changes from one evaluation to the next, so something random is in the model "
-            "or the loss: call model.eval() or pass eval_mode=True; if that does not help, "
-            "something does not look at the mode, such as F.dropout without training=self.training."
-        )
+        return RANDOM
     if not symmetry <= SYMMETRY[dtype]:
         why = "a layer's second derivative is wrong, or detached somewhere"
         if symmetry <= SINGLE:

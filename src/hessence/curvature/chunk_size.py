@@ -19,8 +19,8 @@ CACHED_BYTES = 2.0**20
 faster if what they pass on stays in the cache. Larger graphs only got slower."""
 
 WEIGHTS = 4
-"""But a graph should hold this many times what does not depend on the samples: the weights, which
-are read, and their image written, once for every graph."""
+"""But a graph should hold this many times the bytes of the weights, which are read, and their image
+written, once for every graph."""
 
 PROBES = (2, 4)
 """How many samples are measured. Some models treat a single one in another way."""

@@ -115,6 +115,8 @@ class TorchCriterion(PairCriterion):
         _require_tensor(prediction)
         if isinstance(self._loss, ELEMENTWISE):
             _require_same_shape(prediction, target)
+        if isinstance(self._loss, (nn.BCELoss, nn.BCEWithLogitsLoss)):
+            _require_real(target)
         if isinstance(self._loss, CLASSWISE):
             _require_classes(prediction, target, self._loss)
 
@@ -188,6 +190,7 @@ def as_criterion(loss: Any, batch: Any) -> Criterion:
             'loss must be a torch.nn loss, a function of (prediction, target), "mse", or a closure '
             f"loss(model, batch), got {type(loss).__name__}."
         )
+    _require_two_arguments(loss)
     if is_pair(batch) and not _takes_model(loss):
         return FunctionCriterion(loss)
     return ClosureCriterion(loss)
@@ -197,6 +200,20 @@ def _named(name: str) -> Criterion:
     if name.replace("_", "-") == "cross-entropy":
         return TorchCriterion(nn.CrossEntropyLoss())
     return PointwiseCriterion(as_loss(name))
+
+
+def _require_two_arguments(function: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of what is not written in Python
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise TypeError(
+            "loss must take two arguments, (prediction, target) or (model, batch), got a function "
+            f"of {signature}."
+        ) from error
 
 
 def _takes_model(function: Callable[..., Any]) -> bool:
@@ -219,9 +236,9 @@ def _class_weights(
     loss: nn.CrossEntropyLoss | nn.NLLLoss, prediction: Tensor, target: Tensor
 ) -> float:
     """Return the weight of all targets that are not ignored."""
-    classes_last = prediction.ndim == 1
+    unbatched = prediction.ndim == 1
     if target.is_floating_point():
-        return float(prediction.numel() // prediction.shape[0 if classes_last else 1])
+        return float(prediction.numel() // prediction.shape[0 if unbatched else 1])
     valid = target[target != loss.ignore_index]
     if loss.weight is None:
         return float(valid.numel())
@@ -255,7 +272,23 @@ def _require_same_shape(prediction: Any, target: Tensor) -> None:
         )
 
 
+def _require_real(target: Tensor) -> None:
+    if not target.is_floating_point():
+        raise ValueError(
+            f"data: the target must hold real numbers for this loss, got {dtype_name(target)}: use "
+            "y.float()."
+        )
+
+
 def _require_classes(prediction: Tensor, target: Tensor, loss: Any) -> None:
+    weight, classes = loss.weight, prediction.shape[1 if prediction.ndim > 1 else 0]
+    if weight is not None and weight.shape != (classes,):
+        raise ValueError(f"loss has weights for {weight.numel()} classes, but there are {classes}.")
+    if weight is not None and weight.dtype != prediction.dtype:
+        raise ValueError(
+            f"loss has weights of {dtype_name(weight)}, but the predictions are "
+            f"{dtype_name(prediction)}: use loss.to(torch.{dtype_name(prediction)})."
+        )
     if target.is_floating_point():
         shares = isinstance(loss, nn.CrossEntropyLoss)
         if not shares or target.shape != prediction.shape:
@@ -270,7 +303,7 @@ def _require_classes(prediction: Tensor, target: Tensor, loss: Any) -> None:
             f"data: the target must hold class numbers of type int64, got {dtype_name(target)}: "
             "use y.long()."
         )
-    *samples, classes = prediction.movedim(1 if prediction.ndim > 1 else 0, -1).shape
+    *samples, _ = prediction.movedim(1 if prediction.ndim > 1 else 0, -1).shape
     if list(target.shape) != samples:
         raise ValueError(_misfit(prediction, target))
     wrong = target[(target != loss.ignore_index) & ((target < 0) | (target >= classes))]

@@ -24,7 +24,7 @@ from hessence.krylov.inner import inner_products, lengths, subtract
 from hessence.krylov.projected import Numbers, eigensystem
 
 DEPENDENT = 1e-3
-"""A correction of which less than this share is new is replaced by the residual, which is all."""
+"""Where less than this share of a correction is outside of the space, the residual is taken."""
 
 
 class Space:

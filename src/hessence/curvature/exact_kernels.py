@@ -67,6 +67,11 @@ def _weight_norm(original: Callable[..., Tensor], v: Tensor, g: Tensor, dim: int
     return v * (g / torch.linalg.vector_norm(v, dim=others, keepdim=dim != -1))
 
 
+def _hardsigmoid(original: Callable[..., Tensor], z: Tensor, inplace: bool = False) -> Tensor:
+    """Write it out, since PyTorch has no second derivative of it; a copy does for its place."""
+    return F.relu6(z + 3) / 6
+
+
 @contextmanager
 def _without_checkpoints() -> Iterator[None]:
     """Let ``torch.utils.checkpoint`` call its functions and do nothing else.
@@ -98,12 +103,14 @@ class _Call:
 
 ELEMENTARY: dict[Callable[..., Any], Callable[..., Any]] = {
     torch._weight_norm: _weight_norm,
+    F.hardsigmoid: _hardsigmoid,
     **dict.fromkeys([F.layer_norm, torch.layer_norm], elementary_layer_norm),
 }
 """What is called instead where a model is differentiated in other ways than by backward passes."""
 
 STAND_INS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch._weight_norm: _weight_norm,
+    F.hardsigmoid: _hardsigmoid,
     F.scaled_dot_product_attention: attention,
     F.cross_entropy: cross_entropy,
     **dict.fromkeys([F.log_softmax, torch.log_softmax, Tensor.log_softmax], log_softmax),

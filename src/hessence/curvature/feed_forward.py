@@ -142,7 +142,7 @@ class FeedForwardTerm(Term):
         shape = inputs.shape[:-1]
         signal = inputs.detach().reshape(-1, inputs.shape[-1])
         self._layers: list[_Layer] = []
-        slopes: list[tuple[Tensor, Tensor] | None] = []
+        derivatives_after: list[tuple[Tensor, Tensor] | None] = []
         for stage in stack.stages:
             weight = snapshot.value(stage.weight)
             bias = None if stage.bias is None else snapshot.value(stage.bias)
@@ -155,21 +155,24 @@ class FeedForwardTerm(Term):
                     bias_place=None if stage.bias is None else place.get(stage.bias),
                 )
             )
-            signal, bends = _activate(stage.activations, before)
-            slopes.append(bends)
+            signal, found = _activate(stage.activations, before)
+            derivatives_after.append(found)
         prediction = signal.reshape(*shape, signal.shape[-1])
         self.count = criterion.count(prediction, target)
         curvature = criterion.hessian(prediction, target)
-        self._bend: Callable[[Tensor], Tensor] = lambda u: curvature(
+        self._loss_hessian: Callable[[Tensor], Tensor] = lambda u: curvature(
             u.reshape(prediction.shape)
         ).reshape(signal.shape)
-        self._go_back(slopes, _slope(criterion, prediction, target).reshape(signal.shape))
+        slope = _loss_gradient(criterion, prediction, target).reshape(signal.shape)
+        self._go_back(derivatives_after, slope)
 
-    def _go_back(self, slopes: list[tuple[Tensor, Tensor] | None], pulled: Tensor) -> None:
+    def _go_back(
+        self, derivatives_after: list[tuple[Tensor, Tensor] | None], pulled: Tensor
+    ) -> None:
         """Compute the gradients in all signals once."""
-        for layer, bends in zip(reversed(self._layers), reversed(slopes), strict=True):
-            if bends is not None:
-                layer.first, second = bends
+        for layer, found in zip(reversed(self._layers), reversed(derivatives_after), strict=True):
+            if found is not None:
+                layer.first, second = found
                 if self._functional and bool(second.any()):
                     layer.second = second * pulled
                 pulled = layer.first * pulled
@@ -217,7 +220,7 @@ class FeedForwardTerm(Term):
         outgoing: Tensor,
     ) -> dict[int, Tensor]:
         images: dict[int, Tensor] = {}
-        pulled = self._bend(outgoing)
+        pulled = self._loss_hessian(outgoing)
         for index in reversed(range(len(self._layers))):
             layer, motion = self._layers[index], moved[index]
             if layer.first is not None:
@@ -288,7 +291,7 @@ def _activate(
     return after, (first, second)
 
 
-def _slope(criterion: PairCriterion, prediction: Tensor, target: Any) -> Tensor:
+def _loss_gradient(criterion: PairCriterion, prediction: Tensor, target: Any) -> Tensor:
     """Return the gradient of the total in the prediction."""
     with torch.enable_grad():
         z = prediction.detach().requires_grad_()

@@ -71,7 +71,10 @@ class Measurement:
 
     @property
     def ggn_gap(self) -> float:
-        """|λ_max(H) − λ_max(G)| / |λ_max(H)|, G the Gauss–Newton matrix; NaN by zero."""
+        """|λ_max(H) − λ_max(G)| / |λ_max(H)|, G the Gauss–Newton matrix.
+
+        NaN if the first is zero and the second is not.
+        """
         difference = abs(self.sharpness - float(self.ggn_eigenvalues[0]))
         if self.sharpness == 0:
             return 0.0 if difference == 0 else math.nan

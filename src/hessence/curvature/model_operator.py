@@ -15,7 +15,7 @@ from hessence.curvature.batch_parts import tensors_in
 from hessence.curvature.batch_probe import BatchProbe
 from hessence.curvature.block_products import BlockProducts
 from hessence.curvature.checks import Check, CheckWarning
-from hessence.curvature.setting import Setting
+from hessence.curvature.setting import Mode, Setting
 from hessence.curvature.term_store import TermStore
 from hessence.notices import warn
 from hessence.operators import Operator, require_finite
@@ -79,6 +79,15 @@ class ModelOperator(Operator):
         return self.parameters.leaves[0].detach()
 
     @property
+    def mode(self) -> Mode:
+        """How several columns are multiplied; "auto" until a trial has told."""
+        return self._blocks.mode
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        self._blocks.mode = mode
+
+    @property
     def kept_graphs(self) -> int:
         """How many batches have their graph in memory."""
         return self._terms.kept
@@ -109,7 +118,8 @@ class ModelOperator(Operator):
     def join(self, parts: Mapping[str, Tensor] | Iterable[Tensor]) -> Tensor:
         """Make a vector (p,) of tensors shaped like the parameters, which ``split`` undoes.
 
-        They are given by name, or in the order of the parameters, as gradients are.
+        They are given by name, or in the order of the parameters, as gradients are. Tensors with k
+        in front of these shapes give columns (p, k).
         """
         if isinstance(parts, Mapping):
             if set(parts) != set(self.parameters.names):
@@ -117,18 +127,20 @@ class ModelOperator(Operator):
                 raise ValueError(f"parts must have the names of the parameters, {wanted}, ….")
             parts = [parts[name] for name in self.parameters.names]
         tensors, wanted_shapes = list(parts), self.parameters.shapes
+        several = bool(tensors) and getattr(tensors[0], "ndim", 0) == len(wanted_shapes[0]) + 1
+        lead = tensors[0].shape[:1] if several else torch.Size()
         if len(tensors) != len(wanted_shapes):
             raise ValueError(f"parts must be {len(wanted_shapes)} tensors, got {len(tensors)}.")
         for name, part, shape in zip(self.parameters.names, tensors, wanted_shapes, strict=True):
             if not isinstance(part, Tensor):
                 kind = type(part).__name__
                 raise TypeError(f"parts must be tensors, got {kind} for {name!r}.")
-            if part.shape != shape:
+            if part.shape != lead + shape:
                 raise ValueError(
                     f"parts must have the parameters' shapes, {tuple(shape)} for {name!r}, got "
                     f"{tuple(part.shape)}."
                 )
-        return self.parameters.join(tensors)
+        return self.parameters.join(tensors).mT if several else self.parameters.join(tensors)
 
     @_recordable
     def loss(self) -> float:
@@ -169,8 +181,8 @@ class ModelOperator(Operator):
         message = f"products are suspect: {checked.message}"
         if refused:
             tensors = tensors_in(self.setting.batches.first)
-            owner = "data" if any(bool((t != t).any()) for t in tensors) else "model"
-            message = f"{owner}: {checked.message}"
+            holds_nan = any(bool((t != t).any()) for t in tensors)
+            message = "data holds NaN." if holds_nan else f"model: {checked.message}"
         # Where one rank stopped alone, the others would wait for it.
         found = [(refused, checked.passed, message)]
         everywhere = ranks.gather(found[0]) if ranks.parallel() else found
@@ -197,6 +209,7 @@ class ModelOperator(Operator):
 
     @_recordable
     def _apply(self, columns: Tensor) -> Tensor:
+        self.setting.require_steady()
         rows = columns.detach().mT.contiguous()
         result = torch.zeros_like(rows)
         for term in self._terms:

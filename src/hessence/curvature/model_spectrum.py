@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from hessence.arrays import epsilon, like, to_numpy
-from hessence.curvature import ranks
-from hessence.curvature.batch_parts import byte_count, tensors_in
-from hessence.curvature.batches import is_sample_pair, merged
-from hessence.curvature.model_matrices import ModelHessian, hessian
-from hessence.curvature.setting import Setting
-from hessence.curvature.snapshots import unwrap
+from hessence.curvature.estimated_spectrum import estimate
+from hessence.curvature.exact_spectrum import exact_spectrum
+from hessence.curvature.model_matrices import hessian
 from hessence.estimates import Estimate
 from hessence.krylov.arguments import generator, require_int, require_tolerance
-from hessence.krylov.density_result import Density
-from hessence.krylov.extremal import eigenpairs
-from hessence.krylov.known_density import known_density
-from hessence.krylov.selection import Which, preference, require_which
-from hessence.krylov.spectral_density import density
-from hessence.krylov.stochastic_trace import trace
-from hessence.models.criterion import PairCriterion
+from hessence.krylov.selection import require_which
 from hessence.precision import full_precision
-from hessence.recognise import NotRecognised, Recognition, recognise
 from hessence.spectra import Spectrum
 
 Method = Literal["exact", "estimate"]
-
-DENSE_LIMIT = 512
-"""Up to so many parameters the whole matrix is computed, whatever k is."""
-
-DENSE_MOST = 2**14
-"""The most parameters of which all eigenvalues are computed when k is None."""
-
-WHOLE = 1024
-"""Up to so many parameters a density is that of all eigenvalues, if these take fewer products."""
-
-DENSE_COPIES = 6
-"""How many matrices in double precision that takes at a time."""
-
-TRACE_PRODUCTS = 50
-"""How many products the trace is estimated with."""
-
-AGREEMENT = {torch.float64: 1e-8, torch.float32: 2e-4}
-"""How far an exact product may be from that of automatic differentiation, relative."""
 
 
 def spectrum(
@@ -85,7 +50,8 @@ def spectrum(
     loss : torch.nn loss, function, str or closure
         See ``hs.hessian``; by default ½ E‖f − y‖².
     k : int or None
-        How many eigenvalues an estimate has. None for all of them, of at most 16384 parameters.
+        How many eigenvalues an estimate has, or all if there are fewer. None for all of them, of
+        at most 16384 parameters.
     params : optional
         Which parameters, see ``hs.hessian``. A choice has no exact spectrum.
     method : {"exact", "estimate"}, optional
@@ -119,9 +85,14 @@ def spectrum(
 
     Notes
     -----
-    Up to 512 parameters the whole matrix is computed and solved; the estimate's errors are then
+    Up to 1024 parameters the whole matrix is computed and solved; the estimate's errors are then
     rounding. Beyond, Lanczos finds the k eigenvalues, and 50 products go into the trace. The
     density is computed when ``estimate.density`` is first looked at.
+
+    Labels of an exact spectrum: "outlier" and "bulk" as in the papers, with the cell, input or
+    singular value after a slash; "twin" for eigenvalues of the narrow twin, with bulks
+    "bulk/pair/i" of its pairs of layers; "range" for those on the range of a deep linear network's
+    Hessian, and "flat" for its kernel.
 
     Examples
     --------
@@ -155,7 +126,7 @@ def spectrum(
     reason = "an estimate was asked for."
     if method != "estimate":
         with full_precision():
-            found = _exact(H, model, params)
+            found = exact_spectrum(H, model, params)
         if isinstance(found, Spectrum):
             return found
         reason = found
@@ -172,178 +143,3 @@ def spectrum(
         memory=memory,
         reason=reason,
     )
-
-
-def estimate(
-    H: ModelHessian,
-    k: int | None,
-    *,
-    which: str,
-    tol: float,
-    rng: int,
-    probes: int,
-    steps: int,
-    memory: float | None,
-    reason: str,
-) -> Estimate:
-    """Estimate the spectrum of an operator, after a check of its products."""
-    H.require_sound()
-    size = H.shape[0]
-    everything = k is None or k >= size
-    if everything and size > DENSE_MOST:
-        raise ValueError(
-            f"k={k}, all eigenvalues, works up to {DENSE_MOST} parameters, but there are {size}: "
-            "give a smaller k, or use hs.density."
-        )
-    needed = _matrices(size)
-    if everything and size > DENSE_LIMIT and needed > H.setting.memory:
-        raise ValueError(
-            f"k={k} takes the whole matrix and some {needed / 1e9:.1f} GB, more than memory= or "
-            "half of what is free: give a smaller k."
-        )
-    if everything or size <= DENSE_LIMIT:
-        return _dense(H, k, which, reason)
-    assert k is not None
-    pairs = eigenpairs(H, k=k, which=which, tol=tol, rng=rng)
-    found = trace(H, products=TRACE_PRODUCTS, rng=rng, memory=memory)
-    # The estimate may live long, and holds the operator for its density: without the graphs.
-    H.release()
-    return Estimate(
-        eigenvalues=pairs.eigenvalues,
-        errors=pairs.errors,
-        eigenvectors=pairs.vectors,
-        trace=like(found.value, pairs.eigenvalues),
-        trace_error=like(found.error, pairs.eigenvalues),
-        size=size,
-        converged=pairs.converged,
-        method=pairs.method,
-        message=pairs.message,
-        reason=reason,
-        which=which,
-        _products=pairs.products + found.products,
-        _norm=float(pairs.norm),
-        _density=lambda: (
-            _whole_density(H)
-            if size <= min(probes * steps, WHOLE) and _matrices(size) <= H.setting.memory
-            else density(H, probes, steps, rng, memory=memory)
-        ),
-    )
-
-
-def _matrices(size: int) -> float:
-    """Return how many bytes the dense route takes."""
-    return float(DENSE_COPIES * size**2 * 8)
-
-
-def _whole_density(H: ModelHessian) -> Density:
-    """Return the density of all eigenvalues, for fewer products than an estimate of it takes."""
-    pairs = eigenpairs(H, k=H.shape[0])
-    H.release()
-    return replace(known_density(pairs.eigenvalues), products=pairs.products)
-
-
-def _dense(H: ModelHessian, k: int | None, which: str, reason: str) -> Estimate:
-    """Solve the whole matrix, and keep the k eigenvalues asked for."""
-    size = H.shape[0]
-    pairs = eigenpairs(H, k=size)
-    ascending = to_numpy(pairs.eigenvalues)[::-1]
-    wanted = preference(ascending, cast(Which, which))[: size if k is None else k]
-    index = torch.as_tensor(np.sort(size - 1 - wanted), device=H.device)
-    values = to_numpy(pairs.eigenvalues).astype(np.float64)
-    rounding = size * epsilon(pairs.eigenvalues) * float(np.abs(values).max())
-    return Estimate(
-        eigenvalues=pairs.eigenvalues[index],
-        errors=pairs.errors[index],
-        eigenvectors=pairs.vectors[:, index],
-        trace=like(values.sum(), pairs.eigenvalues),
-        trace_error=like(rounding, pairs.eigenvalues),
-        size=size,
-        converged=pairs.converged,
-        method=pairs.method,
-        message=pairs.message,
-        reason=reason,
-        which=which,
-        _products=pairs.products,
-        _norm=float(pairs.norm),
-        _density=known_density(values),
-    )
-
-
-def _exact(H: ModelHessian, model: Any, params: Any) -> Spectrum | str:
-    """Return the spectrum by a theorem that products confirm, or the reason why there is none."""
-    setting = H.setting
-    try:
-        if params is not None:
-            raise NotRecognised("only some of the parameters were asked for.")
-        if not isinstance(setting.criterion, PairCriterion):
-            raise NotRecognised("the loss is a closure, which may do anything with the model.")
-        with setting.snapshot.mode():
-            recognition = recognise(unwrap(model), *_all_data(setting), setting.criterion)
-    except NotRecognised as error:
-        return str(error)
-    found = recognition.spectrum()
-    defect = _defect(H, recognition, found)
-    if not defect <= AGREEMENT[H.dtype]:
-        return (
-            f"it looks like {recognition.network}, but its products differ from those of automatic "
-            f"differentiation by {defect:.1e}, relative."
-        )
-    found.reason = f"{recognition.network}: {recognition.theorem}"
-    return found
-
-
-def _all_data(setting: Setting) -> tuple[Tensor, Any]:
-    """Return all data as one batch, with the shares of all ranks in it."""
-    if not ranks.parallel():
-        return _own_data(setting)
-    # All ranks must do the same, whatever one of them finds; so they tell each other first.
-    own: Any = None
-    try:
-        own = _own_data(setting)
-        if not is_sample_pair(own):
-            raise NotRecognised("the data of several processes are not pairs of tensors.")
-        word: str | int = byte_count(own)
-    except NotRecognised as error:
-        word = str(error)
-    kinds = [(part.shape[1:], part.dtype) for part in tensors_in(own)]
-    told = ranks.gather((word, kinds, setting.memory))
-    for said, _, _ in told:
-        if isinstance(said, str):
-            raise NotRecognised(said)
-    if any(other != told[0][1] for _, other, _ in told):
-        raise NotRecognised("the data of several processes differ in shape.")
-    if sum(size for size, _, _ in told) > min(memory for _, _, memory in told):
-        raise NotRecognised("the data of all processes do not fit into memory= at once.")
-    shares = ranks.gather(tuple(part.cpu() for part in own))
-    device = setting.snapshot.device
-    x, y = (torch.cat(parts).to(device) for parts in zip(*shares, strict=True))
-    return x, y
-
-
-def _own_data(setting: Setting) -> tuple[Tensor, Any]:
-    batches = setting.batches.kept
-    if batches is None:
-        raise NotRecognised("the data do not fit into memory= at once.")
-    if len(batches) == 1:
-        return cast(tuple[Tensor, Any], tuple(batches[0]))
-    joined = list(merged(batches, sys.maxsize))
-    if len(joined) > 1 or not is_sample_pair(joined[0]):
-        raise NotRecognised("the batches differ in shape, so they cannot be joined.")
-    return cast(tuple[Tensor, Any], joined[0])
-
-
-def _defect(H: ModelHessian, recognition: Recognition, found: Spectrum) -> float:
-    """Return how far exact products and the ends of the spectrum are from H, relative.
-
-    A random vector meets little of a few large eigenvalues, so its image is the scale of its error.
-    """
-    drawn = np.random.default_rng(0).normal(size=(H.shape[0], 2))
-    columns = like(drawn / np.linalg.norm(drawn, axis=0), found.values)
-    ends = [found.space(0), found.space(-1)]
-    vectors = torch.cat([space.vectors(1) for space in ends], dim=1)
-    values = torch.stack([space.value for space in ends])
-    images = H @ torch.cat([columns, vectors], dim=1)
-    expected = torch.cat([recognition.operator @ columns, values * vectors], dim=1)
-    gaps = (images - expected).norm(dim=0)
-    scales = torch.cat([images[:, :2].norm(dim=0), found.norm.expand(2)])
-    return float((gaps / torch.where(scales > 0, scales, 1.0)).max())

@@ -15,6 +15,7 @@ from hessence.curvature.history import History
 from hessence.curvature.measurement import Measurement
 from hessence.curvature.model_matrices import ModelHessian, hessian
 from hessence.curvature.monitor_files import MonitorFiles
+from hessence.curvature.setting import Mode
 from hessence.curvature.tracking import Top, Tracker
 from hessence.krylov.arguments import require_int, require_tolerance
 from hessence.krylov.stochastic_trace import FEWEST, trace
@@ -48,7 +49,8 @@ class Monitor:
     tol : float
         Residuals ‖Hz − λz‖ are at most tol · ‖H‖.
     lr : float, optional
-        The learning rate, for the line 2 / lr in the picture. ``measure`` takes one too.
+        The learning rate, for the line 2 / lr in the picture. ``measure`` takes one too. With
+        momentum β steps are stable up to 2 (1 + β) / lr: give lr / (1 + β).
     path : str or path, optional
         A JSON file to keep the history in, written after every measurement. If it exists, the
         history in it is gone on with. Beside it a file ``.npz`` keeps the vectors to start from:
@@ -149,6 +151,8 @@ class Monitor:
         self._trackers = {"hessian": Tracker(int(k), float(tol), int(remember))}
         if ggn and isinstance(H.setting.criterion, PairCriterion):
             self._trackers["ggn"] = Tracker(int(k), float(tol), int(remember))
+        # What a trial has told about several columns, for each matrix.
+        self._modes: dict[str, Mode] = {}
         self._last: int | None = None
         self._files = None if path is None else MonitorFiles(path)
         if self._files is not None:
@@ -165,7 +169,8 @@ class Monitor:
     def eigenvectors(self) -> Tensor | None:
         """The Hessian's eigenvectors of the last measurement (p, k), for its k eigenvalues.
 
-        In the order of ``model.parameters()``. A monitor that goes on with a file has those of the
+        In the order of ``model.parameters()``, with one more correction than those that errors
+        were measured with. A monitor that goes on with a file has those of the
         last measurement there; None before any measurement.
         """
         return self._trackers["hessian"].eigenvectors
@@ -246,10 +251,13 @@ class Monitor:
         check = self._refresh > 0 and index % self._refresh == 0
         # Seeds follow from the place in the history, so that a restart changes none of them.
         rng = np.random.default_rng([self._rng, index, name == "ggn"])
+        operator.mode = self._modes.get(name, operator.mode)
         try:
             return self._trackers[name].measure(operator, rng, check=check)
         except NotFiniteError:
             return _nothing(self._history.k)
+        finally:
+            self._modes[name] = operator.mode
 
 
 def _nothing(k: int) -> Top:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain, count
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from hessence.curvature.batch_parts import copied, first_length, some_rows, tensors_in
+from hessence.curvature.batch_parts import (
+    copied,
+    first_length,
+    leaves_in,
+    rebuilt,
+    some_rows,
+    tensors_in,
+)
 from hessence.curvature.parameters import wave
 from hessence.curvature.reduction_trial import ReductionTrial
 from hessence.models.criterion import Criterion, PairCriterion
 
 FEW = 8
-"""How many samples of a batch are joined with some of the next one."""
+"""How many samples of a batch are compared with the others at most."""
 
 LARGE = 2**24
 """Tensors of more numbers than this are not copied to double precision."""
@@ -62,9 +69,7 @@ class FunctionCriterion(PairCriterion):
     def settled(self, batches: Iterable[tuple[Any, Any]]) -> FunctionCriterion:
         """Find out from the batches whether the function is a mean over samples or a sum.
 
-        Each is cut in two; and some samples of each are joined with some of the batch before, which
-        may have another number of what the mean is over, such as words. With all data in one batch
-        there is nothing to find out.
+        With all data in one batch there is nothing to find out.
 
         Parameters
         ----------
@@ -72,21 +77,10 @@ class FunctionCriterion(PairCriterion):
             What the model makes of the batches, and their targets.
         """
         trial = ReductionTrial(torch.float64)
-        before = None
-        for prediction, target in batches:
-            batch = _wide((prediction, target))
-            if not _can_cut(batch, besides=(bool, int, float, str)):
-                continue
-            samples, few = _samples(*batch), some_rows(batch, slice(FEW))
-            half = max(1, samples // 2)
-            first = some_rows(batch, slice(half))
-            rest = some_rows(batch, slice(half, None)) if samples > 1 else first
+        for one, two in _parts(map(_wide, batches), besides=(bool, int, float, str)):
+            trial.add(self._value, one, two)
             # Elsewhere too: where all samples have one loss, any mean is a mean over samples.
-            pairs = [(first, rest)] + ([] if before is None else [(before, few)])
-            for one, two in pairs:
-                trial.add(self._value, one, two)
-                trial.add(self._value, _elsewhere(one), _elsewhere(two))
-            before = few
+            trial.add(self._value, _elsewhere(one), _elsewhere(two))
         return FunctionCriterion(self.function, averaged=trial.averaged())
 
     def _value(self, batch: tuple[Any, Any]) -> Tensor:
@@ -121,10 +115,8 @@ class ClosureCriterion(Criterion):
     ) -> ClosureCriterion:
         """Find out from the batches whether the closure is a mean over samples or a sum.
 
-        Each is cut in two; and a part of each is joined with one of the batch before, which may
-        have another number of what the mean is over, such as words. There is no telling if the
-        tensors of a batch differ in length, or there is more than tensors and texts in it; the
-        closure is then taken for a mean, with a warning.
+        There is no telling if the tensors of a batch differ in length, or there is more than
+        tensors and texts in it; the closure is then taken for a mean, with a warning.
 
         Parameters
         ----------
@@ -147,19 +139,11 @@ class ClosureCriterion(Criterion):
         self, trial: ReductionTrial, value: Callable[[Any], Any], batches: Iterable[Any]
     ) -> None:
         """Compare values on parts of batches, as far as these can be cut."""
-        before = None
-        for index, batch in enumerate(batches):
-            if index == 0 and trial.needless(value, batch):
-                return
-            if not _can_cut(batch, besides=(str,)):
-                continue
-            samples = first_length(batch)
-            cut = max(1, samples // 3)
-            part = some_rows(batch, slice(cut))
-            trial.add(value, part, some_rows(batch, slice(cut, None)) if samples > 1 else part)
-            if before is not None:
-                trial.add(value, before, part)
-            before = part
+        rest = iter(batches)
+        first = next(rest)
+        if not trial.needless(value, first):
+            for one, two in _parts(chain([first], rest), besides=(str,)):
+                trial.add(value, one, two)
 
     def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
         """Return the closure's value times the number of samples, or times its own weight."""
@@ -189,12 +173,34 @@ class ClosureCriterion(Criterion):
         return total, weight
 
 
+def _parts(batches: Iterable[Any], besides: tuple[type, ...]) -> Iterator[tuple[Any, Any]]:
+    """Yield parts of batches on which a mean over samples shows as such.
+
+    Each batch is cut in two, and its first part goes with that of the batch before. A mean over
+    something else, such as words, is one over samples if there are as many for each sample in both
+    of every two; then there are in all of the data.
+    """
+    before = None
+    for batch in batches:
+        if not _can_cut(batch, besides):
+            continue
+        samples = first_length(batch)
+        cut = max(1, min(FEW, samples // 3))
+        part = some_rows(batch, slice(cut))
+        yield part, some_rows(batch, slice(cut, None)) if samples > 1 else part
+        if before is not None:
+            yield before, part
+        before = part
+
+
 def _can_cut(batch: Any, besides: tuple[type, ...]) -> bool:
     """Whether a batch is of tensors with as many samples each, and of nothing else but these."""
-    leaves = [leaf for leaf in tree_leaves(batch) if leaf is not None]
-    lengths = {tensor.shape[:1] for tensor in tensors_in(batch)}
-    known = all(isinstance(leaf, (Tensor, *besides)) for leaf in leaves)
-    return known and len(lengths) == 1 and lengths != {()}
+    tensors = tensors_in(batch)
+    # A list among them is one of texts.
+    known = all(isinstance(leaf, (Tensor, list, type(None), *besides)) for leaf in leaves_in(batch))
+    lengths = {tensor.shape[:1] for tensor in tensors}
+    strided = all(tensor.layout == torch.strided for tensor in tensors)
+    return known and strided and len(lengths) == 1 and lengths != {()}
 
 
 def _wide(batch: Any) -> Any:
@@ -205,11 +211,11 @@ def _wide(batch: Any) -> Any:
             return leaf
         return leaf.detach() if leaf.numel() > LARGE else leaf.detach().double()
 
-    return tree_map(wide, batch)
+    return rebuilt(wide, batch)
 
 
 def _narrow(batch: Any) -> Any:
-    return tree_map(lambda leaf: leaf.float() if _is_real(leaf) else leaf, batch)
+    return rebuilt(lambda leaf: leaf.float() if _is_real(leaf) else leaf, batch)
 
 
 def _is_real(leaf: Any) -> bool:
@@ -222,12 +228,14 @@ def _samples(prediction: Any, target: Any) -> int:
 
 def _elsewhere(batch: Any) -> Any:
     """Move real numbers, each in its own way, and probabilities to others."""
-    leaves, form = tree_flatten(batch)
-    for i, leaf in enumerate(leaves):
-        if _is_real(leaf):
-            # Predictions and targets that are the same must not stay so.
-            leaves[i] = 0.9 * leaf + 0.05 + 0.04 * wave(leaf, phase=2.0 * i)
-    return tree_unflatten(leaves, form)
+    places = count()
+
+    def moved(leaf: Any) -> Any:
+        place = next(places)
+        # Predictions and targets that are the same must not stay so.
+        return 0.9 * leaf + 0.05 + 0.04 * wave(leaf, phase=2.0 * place) if _is_real(leaf) else leaf
+
+    return rebuilt(moved, batch)
 
 
 def _number(weight: Any) -> float | None:

@@ -158,10 +158,11 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _patterns(names: Sequence[str]) -> list[str]:
-    """Return names and their beginnings, with a star for every number in them."""
+    """Return names and their beginnings, with a star for every number but the first in them."""
     found: dict[str, None] = {}
     for name in names:
-        parts = ["*" if part.isdigit() else part for part in name.split(".")]
+        first, *rest = name.split(".")
+        parts = [first, *("*" if part.isdigit() else part for part in rest)]
         found |= dict.fromkeys(".".join(parts[: i + 1]) for i in range(len(parts)))
     return list(found)
 
@@ -211,7 +212,8 @@ def _chosen(
         if id(item) in own:
             wanted.add(own[id(item)])
         elif item.requires_grad:
-            others[f"tensor {i}"] = item
+            if not any(item is other for other in others.values()):
+                others[f"tensor {i}"] = item
         else:
             raise ValueError(
                 f"params: tensor {i} is not a parameter of the model and does not require "

@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from hessence.arrays import dtype_name
 from hessence.curvature import ranks
-from hessence.curvature.batch_parts import is_pair
+from hessence.curvature.batch_parts import is_pair, rebuilt
 from hessence.curvature.batches import Batches, is_sample_pair, merged
+from hessence.curvature.checks import RANDOM, same
 from hessence.curvature.criteria import as_criterion
 from hessence.curvature.feed_forward import FeedForwardTerm, Stack
 from hessence.curvature.graph_size import graph_bytes
@@ -28,8 +28,8 @@ from hessence.models.criterion import Criterion, PairCriterion, predict
 
 Mode = Literal["auto", "vectors", "blocks"]
 
-PROBE = 64
-"""How many samples are tried for being on their own."""
+TRIED = 64
+"""How many samples it is tried on whether a loss is steady and samples do not depend on others."""
 
 
 class Setting:
@@ -58,6 +58,7 @@ class Setting:
             # A criterion is one that another operator has found out about.
             known = isinstance(loss, Criterion)
             self.criterion = loss if known else self._settle(as_criterion(loss, self.batches.first))
+            self._steady = known
         self.mode: Mode = mode
         self.compile = compile
         self.count: float | None = None
@@ -98,7 +99,7 @@ class Setting:
         """Go through the predictions and targets of all batches."""
         for inputs, target in self.batches:
             with torch.no_grad():
-                yield tree_map(_detached, self.snapshot.run(predict, inputs)), target
+                yield rebuilt(_detached, self.snapshot.run(predict, inputs)), target
 
     def _predicted(self, inputs: Any) -> Any:
         """Run the model; where PyTorch cannot, that is told of the data."""
@@ -106,8 +107,12 @@ class Setting:
             return self.snapshot.run(predict, inputs)
         except (torch.OutOfMemoryError, NotImplementedError):  # not for what the data are
             raise
-        except RuntimeError as error:
-            told = type(inputs).__name__
+        except (RuntimeError, TypeError) as error:
+            told, several = type(inputs).__name__, isinstance(inputs, (tuple, list))
+            if isinstance(error, TypeError) and not several:
+                raise
+            if several:
+                told = f"{len(inputs)} tensors (several batches go into a list)"
             if isinstance(inputs, Tensor):
                 shape = ", ".join(["n", *map(str, inputs.shape[1:])])
                 told = f"shape ({shape}) and {dtype_name(inputs)}"
@@ -132,6 +137,22 @@ class Setting:
             return [torch.zeros_like(leaf) for leaf in leaves], count
         return torch.autograd.grad(total, leaves, materialize_grads=True), count
 
+    def require_steady(self) -> None:
+        """Refuse a loss that is random, once: two evaluations on a few samples tell."""
+        if self._steady:
+            return
+        batch = self.batches.first
+        if self.separable:
+            batch = tuple(part[:TRIED] for part in batch)
+        with torch.no_grad():
+            runs = (self.snapshot.run(self.criterion.total, batch) for _ in range(2))
+            first, second = (float(total) for total, _ in runs)
+        steady = same(first, second, self.snapshot.parameters.leaves[0].dtype)
+        # Where one rank stopped alone, the others would wait for it.
+        if not all(ranks.gather(steady) if ranks.parallel() else [steady]):
+            raise ValueError(f"model: {RANDOM}")
+        self._steady = True
+
     @cached_property
     def separable(self) -> bool:
         """Whether samples are on their own in model and loss: batches may be cut and merged.
@@ -142,12 +163,12 @@ class Setting:
         batch = self.batches.first
         if not isinstance(self.criterion, PairCriterion) or not is_sample_pair(batch):
             return False
-        inputs = batch[0][:PROBE]
+        inputs = batch[0][:TRIED]
         whole = self._predicted(inputs)
         if not self.criterion.separable:
             return False
         # A target that does not fit is told of before anything is computed.
-        self.criterion.sum(whole, batch[1][:PROBE])
+        self.criterion.sum(whole, batch[1][:TRIED])
         if self._stack is not None and not self._stack.before and inputs.ndim > 1:
             return True
         if len(inputs) < 2:

@@ -44,20 +44,22 @@ class Snapshot:
 
     def __init__(self, model: Any, params: Any, *, eval_mode: bool) -> None:
         self._model = unwrap(model)
-        require_deterministic(self._model, eval_mode=eval_mode)
-        self.parameters = Parameters.select(self._model, params)
-        chosen = dict(zip(self.parameters.names, self.parameters.leaves, strict=True))
-        self._state = {
-            name: chosen[name] if name in chosen else tensor.detach().clone()
-            for name, tensor in self._model.named_parameters()
-        }
-        self._buffers = {name: b.detach().clone() for name, b in self._model.named_buffers()}
-        self._state |= {name: b.clone() for name, b in self._buffers.items()}
-        self._swap = StateSwap(self._model)
-        self._modes = [
-            (module, module.training and not eval_mode) for module in self._model.modules()
-        ]
-        self._kernels = ExactKernels(self._model)
+        # Another thread may be running the model with other parameters in place.
+        with LOCK:
+            require_deterministic(self._model, eval_mode=eval_mode)
+            self.parameters = Parameters.select(self._model, params)
+            chosen = dict(zip(self.parameters.names, self.parameters.leaves, strict=True))
+            self._state = {
+                name: chosen[name] if name in chosen else tensor.detach().clone()
+                for name, tensor in self._model.named_parameters()
+            }
+            self._buffers = {name: b.detach().clone() for name, b in self._model.named_buffers()}
+            self._state |= {name: b.clone() for name, b in self._buffers.items()}
+            self._swap = StateSwap(self._model)
+            self._modes = [
+                (module, module.training and not eval_mode) for module in self._model.modules()
+            ]
+            self._kernels = ExactKernels(self._model)
 
     def doubled(self) -> Snapshot:
         """Return the same in double precision."""
@@ -160,16 +162,26 @@ class Snapshot:
         changes: list[tuple[nn.Module, str, bool]] = [
             (module, "training", training) for module, training in self._modes
         ]
-        changes += [(m, "sparse", False) for m, _ in self._modes if isinstance(m, _EMBEDDINGS)]
-        changes = [change for change in changes if getattr(*change[:2]) != change[2]]
+        # A gradient that depends on how often a word occurs is none of the loss.
+        changes += [
+            (module, name, False)
+            for module, _ in self._modes
+            for name in ("sparse", "scale_grad_by_freq")
+            if isinstance(module, _EMBEDDINGS)
+        ]
         before = [(module, name, getattr(module, name)) for module, name, _ in changes]
         try:
-            for module, name, value in changes:
-                setattr(module, name, value)
+            _set(changes)
             yield
         finally:
-            for module, name, value in before:
-                setattr(module, name, value)
+            _set(before)
+
+
+def _set(values: list[tuple[nn.Module, str, bool]]) -> None:
+    """Set attributes of modules that are not so already."""
+    for module, name, value in values:
+        if getattr(module, name) != value:
+            setattr(module, name, value)
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessence.arrays import epsilon, to_numpy
+from hessence.arrays import to_numpy
 from hessence.curvature.davidson import Outcome, Space, orthonormal, search
 from hessence.curvature.recollection import Recollection
 from hessence.krylov.extremal import SMALL, eigenpairs
-from hessence.krylov.findings import ATTAINABLE
+from hessence.krylov.findings import attainable
 from hessence.krylov.projected import Numbers
 from hessence.krylov.results import Eigenpairs
 
@@ -105,7 +105,7 @@ class Tracker:
     def _measured(self, H: Any, rng: np.random.Generator, *, check: bool) -> Top:
         if self._vectors is None or H.shape[0] <= max(SMALL, self._room):
             return self._afresh(H, rng)
-        tol = max(self._tol, ATTAINABLE * epsilon(self._vectors))
+        tol = max(self._tol, attainable(self._vectors))
         space = Space(H, self._vectors, H.shape[0])
         found = search(space, self._start(check), self._past, self._k, tol, self._room)
         if self._is_lost(found):
@@ -139,9 +139,11 @@ class Tracker:
             return
         arrays = [np.asarray(state[name]) for name in STATE]
         vectors, moves, pace, rows, inside, largest = arrays
-        m, shape = len(inside), (self._k, size)
+        m, shape = len(np.atleast_1d(inside)), (self._k, size)
         shapes = [shape, shape, (self._k,), (m, size), (m, m), (1,)]
         if [a.shape for a in arrays] != shapes or not all(np.isfinite(a).all() for a in arrays):
+            return
+        if not np.allclose(np.linalg.norm(vectors.astype(float), axis=1), 1, atol=1e-3):
             return
         self._vectors, self._moves, known = (
             torch.as_tensor(a, dtype=reference.dtype, device=reference.device)

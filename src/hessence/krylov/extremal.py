@@ -9,10 +9,10 @@ from typing import Any, cast
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, epsilon, floating, like
+from hessence.arrays import Array, floating, like
 from hessence.krylov.arguments import generator, require_int, require_tolerance
 from hessence.krylov.dense import dense
-from hessence.krylov.findings import ATTAINABLE, Findings, Request
+from hessence.krylov.findings import Findings, Request, attainable
 from hessence.krylov.lanczos import Search
 from hessence.krylov.operands import Operand, operand, plain
 from hessence.krylov.results import ConvergenceWarning, Eigenpairs
@@ -65,7 +65,8 @@ def eigenpairs(
         the upper end if k is odd).
     tol : float
         Stop when every residual ‖Hz − λz‖ is at most tol · ‖H‖, with ‖H‖ estimated by the largest
-        Ritz value or image. Not below 16 ε, which is as far as rounding lets it go.
+        Ritz value or image. Not below 256 ε in float64 and 16 ε in float32, which is as far as
+        rounding lets it go.
     v0 : array (*batch, n) or (*batch, n, b), optional
         Where to start: approximate eigenvectors from an earlier call save products. By default a
         random vector.
@@ -143,7 +144,12 @@ def _solved(
         return _report(dense(subject, request), request, subject, "dense")
     patience = n if _fits(subject) and 2 * n <= allowed else allowed
     findings = Search(subject, replace(request, max_products=patience), start, source).run()
-    if findings.resolved.all() or findings.products < patience or findings.products + n > allowed:
+    # Cut short, or out of room, the search may not have come to look for what it has missed.
+    exhausted = findings.products >= min(patience, n - 1)
+    unsure = (findings.confidence or 0.0) < request.confidence
+    if not exhausted or findings.products + n > allowed:
+        return _report(findings, request, subject, "Lanczos")
+    if findings.resolved.all() and not unsure:
         return _report(findings, request, subject, "Lanczos")
     everything = dense(subject, request)
     total = findings.products + everything.products
@@ -184,7 +190,7 @@ def _request(
     return Request(
         k=int(k),
         which=cast(Which, which),
-        tol=max(float(tol), ATTAINABLE * epsilon(subject.reference)),
+        tol=max(float(tol), attainable(subject.reference)),
         ncv=int(ncv),
         limit=int(limit),
         block=int(block),
@@ -226,7 +232,7 @@ def _report(findings: Findings, request: Request, subject: Operand, method: str)
     rounding = (findings.rounding * findings.norm)[..., None]
     index = xp.asarray(order[..., None], device=api.device(subject.reference))
     index = xp.broadcast_to(index, findings.rows.shape)
-    message = _message(findings, request, ATTAINABLE * epsilon(subject.reference))
+    message = _message(findings, request, attainable(subject.reference))
     pairs = Eigenpairs(
         eigenvalues=like(sort(findings.values) * scale, subject.reference),
         vectors=xp.matrix_transpose(xp.take_along_axis(findings.rows, index, axis=-2)),
@@ -244,9 +250,9 @@ def _report(findings: Findings, request: Request, subject: Operand, method: str)
     return pairs
 
 
-def _message(findings: Findings, request: Request, attainable: float) -> str:
+def _message(findings: Findings, request: Request, least: float) -> str:
     if findings.resolved.all():
-        limit = ", as small as rounding lets them be" if request.tol <= attainable else ""
+        limit = ", as small as rounding lets them be" if request.tol <= least else ""
         said = f"Converged: residuals are at most {request.tol:.1e} · ‖H‖{limit}."
         if findings.confidence is not None and findings.confidence < request.confidence:
             said += (
@@ -269,5 +275,5 @@ def _message(findings: Findings, request: Request, attainable: float) -> str:
         )
     return said + (
         "raise max_products or ncv, ask for a larger tol, or go on from here with "
-        "v0=result.vectors."
+        "v0=result.eigenvectors."
     )

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hessence.arrays import Array
+from hessence.arrays import Array, epsilon
 from hessence.krylov.projected import Numbers
 from hessence.krylov.selection import Which
 
-ATTAINABLE = 16
-"""Residuals below this many ε · ‖H‖ are not asked for: rounding keeps them there."""
+SINGLE, DOUBLE = 16, 256
+"""Residuals below this many ε · ‖H‖ are not asked for: rounding keeps them there. In single
+precision that is the rounding of products alone, since recurrences are in double precision."""
 
 ROUNDING = 16
 """What rounding may add to an error, in ε · ‖H‖; restarts add to that."""
+
+
+def attainable(reference: Array) -> float:
+    """Return the smallest relative residual that rounding allows for arrays of a type."""
+    spacing = epsilon(reference)
+    return spacing * (DOUBLE if spacing < 1e-12 else SINGLE)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,10 @@ MOST_NODES = 2**12
 BINS = 64
 
 
-def known_density(values: Any, multiplicities: Any = None) -> Density:
+def known_density(values: Any, multiplicities: Any = None, *, error: float = 0.0) -> Density:
     """Return the smoothed density of eigenvalues, each as often as its multiplicity says.
+
+    The error is how well they are known, up to rounding; it is small beside the width.
 
     Examples
     --------
@@ -44,16 +46,16 @@ def known_density(values: Any, multiplicities: Any = None) -> Density:
     # With infinitely many directions a random vector would have no spread at all.
     rules = Rules(nodes[None], weights[None], nodes[None], weights[None], math.inf, rounding)
     grid = default_grid(ends, width)
-    density, error = rules.density(grid, width)
+    density, band = rules.density(grid, width)
     return Density(
         grid=grid,
         values=density,
-        error=error,
+        error=band,
         nodes=nodes[None],
         weights=weights[None],
         products=0,
         ends=ends,
-        ends_error=(0.0, 0.0),
+        ends_error=(error, error),
         width=width,
         message="All eigenvalues are known.",
         size=int(counts.sum()),

@@ -7,10 +7,9 @@ from typing import ClassVar
 
 import array_api_compat as api
 
-from hessence.arrays import Array, to_numpy
+from hessence.arrays import Array
 from hessence.krylov.selection import MEANING, Which, require_top
-
-SHOWN = 12
+from hessence.value_table import value_table
 
 
 class ConvergenceWarning(UserWarning):
@@ -93,20 +92,8 @@ class Eigenpairs:
         return int(self.eigenvalues.shape[-1])
 
     def __repr__(self) -> str:
-        values, errors = to_numpy(self.eigenvalues), to_numpy(self.errors)
-        resolved, count = to_numpy(self.resolved), len(self)
-        rows = [("value", "error")]
-        shown = range(count) if count <= SHOWN else [*range(SHOWN // 2), *range(-SHOWN // 2, 0)]
-        for i in shown:
-            value, error = values[..., i], errors[..., i]
-            text = f"{value.min():.6g}"
-            if value.ndim:
-                text += f" … {value.max():.6g}"
-            rows.append((text, f"{error.max():.1e}" + ("" if resolved[..., i].all() else " !")))
-        widths = [max(len(row[i].removesuffix(" !")) for row in rows) for i in range(2)]
-        lines = [_line(row, widths) for row in rows]
-        if count > SHOWN:
-            lines.insert(1 + SHOWN // 2, f"  … {count - SHOWN} more …")
+        lines = value_table(self.eigenvalues, self.errors, self.resolved)
+        count = len(self)
         order = int(self.vectors.shape[-2])
         batch = tuple(self.eigenvalues.shape[:-1])
         of = f" of each of {batch} operators" if batch else ""
@@ -115,8 +102,3 @@ class Eigenpairs:
             f"{self.method}, {self.products} product{'s' * (self.products != 1)}"
         )
         return "\n".join([head, *lines, *([] if self.converged else [f"  ! {self.message}"])])
-
-
-def _line(row: tuple[str, str], widths: list[int]) -> str:
-    mark = " !" if row[1].endswith(" !") else ""
-    return f"  {row[0]:>{widths[0]}}  {row[1].removesuffix(' !'):>{widths[1]}}{mark}"

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +25,12 @@ _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 
 MOST = 2**12
 """Containers of more things than this are not looked into; lists are only cut to their length."""
+
+LARGEST = 2**20
+"""Tensors and arrays of more numbers are left as a run leaves them."""
+
+_GROWING = ("_modules", "_forward_hooks", "_forward_pre_hooks", "_non_persistent_buffers_set")
+"""What all modules have and a forward pass may add to."""
 
 LOCK = threading.RLock()
 """Whoever changes a user's model, or PyTorch's own ways, for a while holds this meanwhile."""
@@ -99,6 +106,21 @@ class _Attributes:
             for container in self._own.values()
             if type(container) in _CONTAINERS and len(container) <= MOST
         ]
+        self._contents += [
+            (container, copy.copy(container))
+            for container in (self._home.get(name) for name in _GROWING)
+            if container is not None
+        ]
+        self._tensors = [
+            (tensor, tensor._version, tensor.detach().clone())
+            for tensor in self._own.values()
+            if isinstance(tensor, Tensor) and tensor.numel() <= LARGEST and _may_change(tensor)
+        ]
+        self._arrays = [
+            (array, array.copy())
+            for array in self._own.values()
+            if isinstance(array, np.ndarray) and array.size <= LARGEST
+        ]
         self._lengths = [
             (c, len(c)) for c in self._own.values() if type(c) is list and len(c) > MOST
         ]
@@ -116,6 +138,18 @@ class _Attributes:
                 (container.extend if hasattr(before, "extend") else container.update)(before)
         for container, length in self._lengths:
             del container[length:]
+        for tensor, version, values in self._tensors:
+            if tensor._version != version:
+                with torch.no_grad():
+                    tensor.copy_(values)
+        for array, numbers in self._arrays:
+            if array.tobytes() != numbers.tobytes():
+                array[...] = numbers
+
+
+def _may_change(tensor: Tensor) -> bool:
+    """Whether there is telling if numbers were written to a tensor, and a way to undo it."""
+    return tensor.is_leaf and not tensor.is_inference() and tensor.layout == torch.strided
 
 
 def _same(container: Any, before: Any) -> bool:

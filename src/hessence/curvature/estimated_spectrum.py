@@ -1,0 +1,109 @@
+"""The spectrum of an operator as far as products tell: eigenvalues with bounds, trace, density."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import torch
+
+from hessence.arrays import epsilon, like, to_numpy
+from hessence.curvature.model_matrices import ModelHessian
+from hessence.estimates import Estimate
+from hessence.krylov.extremal import eigenpairs
+from hessence.krylov.known_density import known_density
+from hessence.krylov.selection import Which, preference
+from hessence.krylov.spectral_density import density
+from hessence.krylov.stochastic_trace import trace
+
+SMALL = 1024
+"""Up to so many parameters the whole matrix is computed, whatever k is. That takes no more products
+than a density does."""
+
+LARGEST = 2**14
+"""The most parameters of which all eigenvalues are computed when k is None."""
+
+DENSE_COPIES = 6
+"""How many matrices in double precision that takes at a time."""
+
+TRACE_PRODUCTS = 50
+"""How many products the trace is estimated with."""
+
+
+def estimate(
+    H: ModelHessian,
+    k: int | None,
+    *,
+    which: str,
+    tol: float,
+    rng: int,
+    probes: int,
+    steps: int,
+    memory: float | None,
+    reason: str,
+) -> Estimate:
+    """Estimate the spectrum of an operator, after a check of its products."""
+    H.require_sound()
+    size = H.shape[0]
+    everything = k is None or k >= size
+    if everything and size > LARGEST:
+        raise ValueError(
+            f"k={k}, all eigenvalues, works up to {LARGEST} parameters, but there are {size}: "
+            "give a smaller k, or use hs.density."
+        )
+    needed = DENSE_COPIES * size**2 * 8.0
+    if everything and size > SMALL and needed > H.setting.memory:
+        raise ValueError(
+            f"k={k} takes the whole matrix and some {needed / 1e9:.1f} GB, more than memory= or "
+            "half of what is free: give a smaller k."
+        )
+    if everything or size <= SMALL:
+        return _dense(H, k, which, reason)
+    assert k is not None
+    pairs = eigenpairs(H, k=k, which=which, tol=tol, rng=rng)
+    found = trace(H, products=TRACE_PRODUCTS, rng=rng, memory=memory)
+    # The estimate may live long, and holds the operator for its density: without the graphs.
+    H.release()
+    return Estimate(
+        eigenvalues=pairs.eigenvalues,
+        errors=pairs.errors,
+        eigenvectors=pairs.vectors,
+        trace=like(found.value, pairs.eigenvalues),
+        trace_error=like(found.error, pairs.eigenvalues),
+        size=size,
+        converged=pairs.converged,
+        method=pairs.method,
+        message=pairs.message,
+        reason=reason,
+        which=which,
+        products=pairs.products + found.products,
+        norm=float(pairs.norm),
+        _density=lambda: density(H, probes, steps, rng, memory=memory),
+    )
+
+
+def _dense(H: ModelHessian, k: int | None, which: str, reason: str) -> Estimate:
+    """Solve the whole matrix, and keep the k eigenvalues asked for."""
+    size = H.shape[0]
+    pairs = eigenpairs(H, k=size)
+    ascending = to_numpy(pairs.eigenvalues)[::-1]
+    wanted = preference(ascending, cast(Which, which))[: size if k is None else k]
+    index = torch.as_tensor(np.sort(size - 1 - wanted), device=H.device)
+    values = to_numpy(pairs.eigenvalues).astype(np.float64)
+    rounding = size * epsilon(pairs.eigenvalues) * float(np.abs(values).max())
+    return Estimate(
+        eigenvalues=pairs.eigenvalues[index],
+        errors=pairs.errors[index],
+        eigenvectors=pairs.vectors[:, index],
+        trace=like(values.sum(), pairs.eigenvalues),
+        trace_error=like(rounding, pairs.eigenvalues),
+        size=size,
+        converged=pairs.converged,
+        method=pairs.method,
+        message=pairs.message,
+        reason=reason,
+        which=which,
+        products=pairs.products,
+        norm=float(pairs.norm),
+        _density=known_density(values, error=float(pairs.errors.max())),
+    )
