@@ -45,7 +45,7 @@ def spectrum_of(H: LinearHessian) -> Spectrum:
             return Spectrum(PairReduction(H, chains).blocks(), method)
     if too_large is not None:
         raise too_large
-    reduced = RangeReduction(H)
+    reduced = RangeReduction(H, H.before[:-1], H.after[1:])
     if reduced.size <= DENSE_LIMIT:
         return Spectrum(reduced.blocks(), "range reduction")
     raise ValueError(

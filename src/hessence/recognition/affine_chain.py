@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import array_api_compat as api
 import torch
 from torch import Tensor
 
@@ -78,8 +77,9 @@ class AffineChain(Operator):
 
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
-        require_small(range_size(*self.around), self.shape[0])
-        return Spectrum(AffineRange(self).blocks(), "range reduction")
+        before, after = self.around
+        require_small(range_size(before, after), self.shape[0])
+        return Spectrum(RangeReduction(self, before, after).blocks(), "range reduction")
 
     def trace(self) -> Tensor:
         """Return the sum of the diagonal, read column by column."""
@@ -120,17 +120,6 @@ class AffineChain(Operator):
             unit = self.slope.new_zeros(p, min(CHUNK, p - start))
             unit[start:].fill_diagonal_(1)
             yield start, self._apply(unit)
-
-
-class AffineRange(RangeReduction):
-    """The part of parameter space on which the Hessian of a chain acts at all."""
-
-    def __init__(self, H: AffineChain) -> None:
-        self._xp = api.array_namespace(H.slope)
-        self._hessian = H  # type: ignore[assignment]
-        self._bases = [
-            (self._leading(s.T), self._leading(p)) for p, s in zip(*H.around, strict=True)
-        ]
 
 
 def range_size(before: Sequence[Tensor], after: Sequence[Tensor]) -> int:
