@@ -134,6 +134,28 @@ def largest(array: Array) -> float:
     return float(np.abs(to_numpy(array)).max(initial=0.0))
 
 
+def numerical_rank(singular: Array, shape: Sequence[int], noise: float = 0.0) -> int:
+    """Return how many singular values of a matrix are more than rounding.
+
+    Parameters
+    ----------
+    singular : array (k,)
+        All singular values.
+    shape : sequence of int
+        The shape of the matrix: rounding is the longer side times ε times the largest of them.
+    noise : float
+        What else is too small to count.
+
+    Examples
+    --------
+    >>> numerical_rank(np.asarray([3.0, 1.0, 1e-16]), (3, 5))
+    2
+    """
+    values = to_numpy(singular)
+    rounding = max(shape) * epsilon(singular) * values.max(initial=0.0)
+    return int((values > max(noise, rounding)).sum())
+
+
 def constant(array: Array) -> Array:
     """Take an array out of PyTorch's autograd graph; any other array is constant as it is."""
     return array.detach() if api.is_torch_array(array) else array

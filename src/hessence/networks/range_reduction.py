@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, constant, epsilon, integers, to_numpy, transpose
+from hessence.arrays import Array, constant, integers, numerical_rank, transpose
 from hessence.blocks import Block, Isometry
 
 CHUNK = 256
@@ -58,9 +58,7 @@ class RangeReduction:
         """Return an orthogonal matrix whose first columns span a matrix's, and how many do."""
         # The basis is a constant: eigenvalues do not depend on it, and so gradients are right.
         left, singular, _ = self._xp.linalg.svd(constant(matrix), full_matrices=True)
-        values = to_numpy(singular)
-        threshold = max(matrix.shape) * epsilon(matrix) * values.max(initial=0.0)
-        return left, int((values > threshold).sum())
+        return left, numerical_rank(singular, matrix.shape)
 
     @cached_property
     def _active(self) -> Any:
@@ -128,3 +126,12 @@ class RangeReduction:
         ]
         chosen = integers(np.flatnonzero(self._active), vectors)
         return xp.take(self._hessian.join(pieces), chosen, axis=0)
+
+
+def range_size(before: Sequence[Array], after: Sequence[Array]) -> int:
+    """Return the ``size`` of a reduction without its bases, which a wide layer makes large."""
+    xp, total = api.array_namespace(*before), 0
+    for p, s in zip(before, after, strict=True):
+        a, b = (numerical_rank(xp.linalg.svdvals(constant(m)), m.shape) for m in (p, s))
+        total += s.shape[1] * a + b * p.shape[0] - a * b
+    return total

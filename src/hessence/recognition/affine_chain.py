@@ -9,7 +9,7 @@ layer and S that of the weights after it, a change dV = [dW, db] matters only th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hessence.networks.ggn_blocks import DENSE_LIMIT
 from hessence.networks.linear_hessian import LinearHessian
-from hessence.networks.range_reduction import RangeReduction
+from hessence.networks.range_reduction import RangeReduction, range_size
 from hessence.operators import Operator
 from hessence.spectra import Spectrum
 
@@ -120,22 +120,6 @@ class AffineChain(Operator):
             unit = self.slope.new_zeros(p, min(CHUNK, p - start))
             unit[start:].fill_diagonal_(1)
             yield start, self._apply(unit)
-
-
-def range_size(before: Sequence[Tensor], after: Sequence[Tensor]) -> int:
-    """Return in how many dimensions of its layers a product of matrices has curvature.
-
-    Parameters
-    ----------
-    before, after : sequence of tensor
-        For each layer the product P of those before it and S of those after it: a change dV that
-        vanishes in dV P and in S dV is flat.
-    """
-    total = 0
-    for p, s in zip(before, after, strict=True):
-        a, b = int(torch.linalg.matrix_rank(p)), int(torch.linalg.matrix_rank(s))
-        total += s.shape[1] * a + b * p.shape[0] - a * b
-    return total
 
 
 def require_small(size: int, parameters: int) -> None:

@@ -18,6 +18,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from hessence.arrays import numerical_rank
 from hessence.blocks import Block, Isometry
 from hessence.twin import narrow_twin
 
@@ -110,7 +111,7 @@ class PairReduction:
         twin = narrow_twin(pair.B, pair.A)
         left, singular, right = torch.linalg.svd(pair.slope, full_matrices=True)
         self._basis, self._left, self._right = twin.basis, left, right.T
-        self._rank = _rank(singular, pair.slope)
+        self._rank = numerical_rank(singular, pair.slope.shape)
         self._singular = singular[: self._rank]
         self._a, self._b = left.T @ twin.W2, twin.W1 @ self._right
 
@@ -223,7 +224,7 @@ class PairReduction:
         if not jacobian.numel():
             return jacobian.new_zeros(jacobian.shape[1], 0)
         _, singular, right = torch.linalg.svd(jacobian, full_matrices=False)
-        return right[: _rank(singular, jacobian)].T
+        return right[: numerical_rank(singular, jacobian.shape)].T
 
     @cached_property
     def _outside_seen(self) -> Complement:
@@ -270,11 +271,6 @@ class Complement:
         zeros = coordinates.new_zeros(self._count, coordinates.shape[1])
         padded = torch.cat([zeros, coordinates])
         return torch.ormqr(self._reflectors, self._scales, padded)
-
-
-def _rank(singular: Tensor, matrix: Tensor) -> int:
-    tolerance = max(matrix.shape) * torch.finfo(matrix.dtype).eps * singular[0]
-    return int((singular > tolerance).sum())
 
 
 def _eye(size: int, reference: Tensor) -> Tensor:

@@ -20,12 +20,13 @@ from hessence.networks.cellwise import CellwiseHessian
 from hessence.networks.deep_linear import DeepLinear
 from hessence.networks.linear_hessian import LinearHessian
 from hessence.networks.products import gram
+from hessence.networks.range_reduction import range_size
 from hessence.networks.scalar_affine import ScalarAffine
 from hessence.networks.scalar_linear import ScalarLinear
 from hessence.networks.scalar_relu import ScalarReLU
 from hessence.networks.twin_blocks import TwinReduction
 from hessence.networks.two_layer_linear import TwoLayerLinear
-from hessence.recognition.affine_chain import AffineChain, range_size, require_small
+from hessence.recognition.affine_chain import AffineChain, require_small
 from hessence.recognition.model_derivatives import VARIABLES, derivatives
 from hessence.recognition.rearranged import OneLayer, Rearranged
 
