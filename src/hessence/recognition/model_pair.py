@@ -103,8 +103,12 @@ class Pair:
         return both.reshape(self.size, self.size)
 
 
-class PairReduction:
-    """The core of a pair, its bulk and its zeros, with the bases kept for the eigenvectors."""
+class LayerPairReduction:
+    """The core of a pair, its bulk and its zeros, with the bases kept for the eigenvectors.
+
+    Where :class:`hessence.networks.twin_blocks.TwinReduction` solves two layers that are the whole
+    network, this leaves the core open, for the model's other parameters and pairs to join.
+    """
 
     def __init__(self, pair: Pair) -> None:
         self._pair = pair
@@ -258,7 +262,11 @@ class PairReduction:
 
 
 class Complement:
-    """An orthonormal basis of the complement of independent columns, held as reflectors."""
+    """An orthonormal basis of the complement of independent columns, held as reflectors.
+
+    :class:`hessence.frames.Frame` does the same, also for dependent columns and arrays of any kind,
+    but reflector by reflector: LAPACK, which PyTorch calls here, needs a fraction of its time.
+    """
 
     def __init__(self, columns: Tensor) -> None:
         self._count = columns.shape[1]
