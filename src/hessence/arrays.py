@@ -16,6 +16,9 @@ import numpy as np
 Array = Any
 """An array of any library that follows the Python array API standard."""
 
+Numbers = np.ndarray[Any, np.dtype[Any]]
+"""A NumPy array."""
+
 Namespace = Any
 """The module that holds the functions for one kind of array."""
 
@@ -110,7 +113,7 @@ def dtype_name(array: Array) -> str:
     return str(array.dtype).removeprefix("torch.")
 
 
-def to_numpy(array: Array) -> np.ndarray[Any, np.dtype[Any]]:
+def to_numpy(array: Array) -> Numbers:
     """Copy or view any array as NumPy, off its device and out of any autograd graph."""
     if api.is_torch_array(array):
         array = array.detach().cpu()

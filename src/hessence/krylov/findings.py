@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hessence.arrays import Array
-from hessence.krylov.projected import Numbers
+from hessence.arrays import Array, Numbers
 from hessence.krylov.selection import Which
 
 ATTAINABLE = 16

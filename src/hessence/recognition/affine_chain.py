@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hessence.networks.ggn_blocks import DENSE_LIMIT
+from hessence.networks.ggn_blocks import LARGEST_BLOCK
 from hessence.networks.linear_hessian import LinearHessian
 from hessence.networks.range_reduction import RangeReduction, range_size
 from hessence.operators import Operator
@@ -124,8 +124,8 @@ class AffineChain(Operator):
 
 def require_small(size: int, parameters: int) -> None:
     """Refuse an eigenproblem that is too large, before any work goes into it."""
-    if size > DENSE_LIMIT:
+    if size > LARGEST_BLOCK:
         raise ValueError(
             f"{size} of the {parameters} dimensions of the parameters matter, more than the "
-            f"{DENSE_LIMIT} that a dense solver is given."
+            f"{LARGEST_BLOCK} that a dense solver is given."
         )

@@ -30,7 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hessence.models.model_layers import Layer, NotRecognised
 from hessence.models.state_swap import StateSwap
-from hessence.networks.ggn_blocks import DENSE_LIMIT
+from hessence.networks.ggn_blocks import LARGEST_BLOCK
 from hessence.recognition.linear_runs import linear_runs
 from hessence.recognition.model_derivatives import (
     VARIABLES,
@@ -160,11 +160,11 @@ def _pairs(
 def _require_small(pairs: tuple[Pair, ...], others: int) -> None:
     """Refuse a twin that is too large, before its second derivatives are worked out."""
     size = sum(LayerPairReduction(pair).bound for pair in pairs) + others
-    if size > DENSE_LIMIT:
+    if size > LARGEST_BLOCK:
         names = ", ".join(repr(name) for pair in pairs for name in pair.names)
         raise NotRecognised(
             f"the narrow twin of layers {names} leaves an eigenproblem of size {size}, more than "
-            f"the {DENSE_LIMIT} that a dense solver is given."
+            f"the {LARGEST_BLOCK} that a dense solver is given."
         )
 
 
