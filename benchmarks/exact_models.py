@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import hessence as hs
-from benchmarks.timing import Comparison, medians
+from benchmarks.timing import Comparison, compare_with_dense
 
 Data = tuple[Tensor, Tensor]
 
@@ -27,7 +26,7 @@ def comparisons() -> Iterator[Comparison]:
 def _beside_dense(
     task: str, make: Callable[[int], tuple[nn.Module, Data]], width: int, small: int
 ) -> Comparison:
-    """Extrapolate p² of automatic differentiation and p³ of the solver from a smaller width."""
+    """Compare with the dense way, which is timed at a smaller width."""
     model, data = make(width)
 
     def ours() -> Any:
@@ -35,16 +34,13 @@ def _beside_dense(
         return hs.spectrum(model, data, nn.MSELoss(), method="exact")
 
     found = ours()
-    (seconds,) = medians([ours], repeats=5)
-    build, solve = _dense(*make(small))
-    growth = _size(model) / _size(make(small)[0])
-    reference = "dense autodiff, extrapolated"
-    note = f"all {len(found):,} eigenvalues, {found.method}"
-    dense = build * growth**2 + solve * growth**3
-    return Comparison(task, reference, seconds, dense, 1 / 1000, note)
+    loss, theta = _flat_loss(*make(small))
+    measured = compare_with_dense(task, ours, loss, theta, len(found), 1 / 1000, repeats=5)
+    return replace(measured, note=f"all {len(found):,} eigenvalues, {found.method}")
 
 
-def _dense(model: nn.Module, data: Data) -> tuple[float, float]:
+def _flat_loss(model: nn.Module, data: Data) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """Return the loss as a function of all parameters in one vector, and that vector."""
     names = [name for name, _ in model.named_parameters()]
     shapes = [p.shape for p in model.parameters()]
 
@@ -54,20 +50,7 @@ def _dense(model: nn.Module, data: Data) -> tuple[float, float]:
         prediction = torch.func.functional_call(model, weights, (data[0],))
         return nn.functional.mse_loss(prediction, data[1])
 
-    theta = nn.utils.parameters_to_vector(model.parameters()).detach()
-    builds, solves = [], []
-    for _ in range(3):
-        began = time.perf_counter()
-        matrix = torch.autograd.functional.hessian(loss, theta)
-        halfway = time.perf_counter()
-        torch.linalg.eigvalsh(matrix)
-        builds.append(halfway - began)
-        solves.append(time.perf_counter() - halfway)
-    return statistics.median(builds), statistics.median(solves)
-
-
-def _size(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
+    return loss, nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
 def _scalar(width: int) -> tuple[nn.Module, Data]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 
 import hessence as hs
-from benchmarks.timing import Comparison, compare
+from benchmarks.timing import Comparison, compare, compare_with_dense
 
 
 def comparisons() -> Iterator[Comparison]:
@@ -62,7 +61,6 @@ def _wide_twin() -> Comparison:
 
 
 def _against_dense_autodiff() -> Comparison:
-    """Extrapolate p³ of the dense solver and p² of autodiff from the sizes that it can do."""
     rng = np.random.default_rng(2)
 
     def instance(m: int) -> tuple[Any, ...]:
@@ -70,33 +68,22 @@ def _against_dense_autodiff() -> Comparison:
         weights = rng.normal(size=(m, m)) / m**0.5, rng.normal(size=(1, m)) / m**0.5
         return (*weights, rng.normal(size=(n, m)), rng.normal(size=(n, 1)))
 
-    def dense(m: int) -> tuple[float, float]:
-        W1, W2, x, y = (torch.from_numpy(a) for a in instance(m))
-        theta = torch.cat([W1.ravel(), W2.ravel()])
-
-        def loss(p: torch.Tensor) -> torch.Tensor:
-            f = x @ p[: m * m].reshape(m, m).T @ p[m * m :].reshape(1, m).T
-            return ((f - y) ** 2).mean() / 2
-
-        began = time.perf_counter()
-        matrix = torch.autograd.functional.hessian(loss, theta)
-        halfway = time.perf_counter()
-        torch.linalg.eigvalsh(matrix)
-        return halfway - began, time.perf_counter() - halfway
-
     W1, W2, x, y = instance(150)
-    measured = compare(
+    m = 50
+    few1, few2, few_x, few_y = (torch.from_numpy(a) for a in instance(m))
+
+    def loss(p: torch.Tensor) -> torch.Tensor:
+        f = few_x @ p[: m * m].reshape(m, m).T @ p[m * m :].reshape(1, m).T
+        return ((f - few_y) ** 2).mean() / 2
+
+    return compare_with_dense(
         "TwoLayerLinear, m = D = 150, K = 1: all 22 650",
         lambda: hs.TwoLayerLinear(W1, W2).hessian(x, y).spectrum().eigenvalues,
-        "dense autodiff, extrapolated",
-        lambda: None,
+        loss,
+        torch.cat([few1.ravel(), few2.ravel()]),
+        150 * 151,
         1 / 1000,
-        repeats=7,
     )
-    m = 50
-    build, solve = dense(m)
-    growth = 150 * 151 / (m * (m + 1))
-    return replace(measured, reference_seconds=build * growth**2 + solve * growth**3)
 
 
 def _many_sharpnesses() -> Comparison:

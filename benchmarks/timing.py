@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from hessence.report import Table
 
 
@@ -72,6 +75,44 @@ def compare(
         function()
     mine, other = (seconds / burst for seconds in medians(functions, repeats))
     return Comparison(task, reference, mine, other, most)
+
+
+def compare_with_dense(
+    task: str,
+    ours: Callable[[], Any],
+    loss: Callable[[Tensor], Tensor],
+    theta: Tensor,
+    size: int,
+    most: float | None = None,
+    repeats: int = 7,
+) -> Comparison:
+    """Time a function, and extrapolate automatic differentiation with a dense solver to its size.
+
+    Parameters
+    ----------
+    task, ours, most
+        See ``Comparison``.
+    loss, theta : callable, tensor (q,)
+        A loss and its parameters, few enough for the dense way. It is timed in two parts, of which
+        the matrix grows as q² and its eigenvalues as q³.
+    size : int
+        The number of parameters of the task.
+    repeats : int
+        How often ours is timed; the dense way is three times.
+    """
+    ours()
+    (seconds,) = medians([ours], repeats)
+    matrix = torch.autograd.functional.hessian(loss, theta)
+    build, solve = medians(
+        [
+            lambda: torch.autograd.functional.hessian(loss, theta),
+            lambda: torch.linalg.eigvalsh(matrix),
+        ],
+        repeats=3,
+    )
+    growth = size / theta.numel()
+    dense = build * growth**2 + solve * growth**3
+    return Comparison(task, "dense autodiff, extrapolated", seconds, dense, most)
 
 
 def bursts(function: Callable[[], Any], count: int) -> Callable[[], None]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hessence as hs
-from hessence.arrays import floating, unit
+from hessence.arrays import floating, numerical_rank, unit
 from tests.oracle import KINDS, LOSSES, OWN
 from tests.strategies import typical
 
@@ -234,6 +234,25 @@ def test_large_but_finite_entries_are_not_infinite():
 def test_unit_vectors_of_any_length(scale):
     vectors = scale * np.asarray([[3.0, 4.0], [0.0, 0.0]])
     np.testing.assert_allclose(unit(vectors), [[0.6, 0.8], [0.0, 0.0]], rtol=1e-15)
+
+
+@pytest.mark.parametrize("kind", KIND)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(7, 4), (4, 7), (1, 1), (300, 4)])
+def test_rank_is_that_of_numpy(shape, dtype, kind):
+    rng = np.random.default_rng(0)
+    for rank in range(min(shape) + 1):
+        matrix = rng.normal(size=(shape[0], rank)) @ rng.normal(size=(rank, shape[1]))
+        matrix = (1e-30 * matrix).astype(dtype)
+        singular = KIND[kind](np.linalg.svd(matrix, compute_uv=False))
+        found = numerical_rank(singular, shape)
+        assert found == rank == np.linalg.matrix_rank(matrix)
+
+
+def test_rank_above_noise():
+    singular = np.asarray([3.0, 1.0, 1e-3])
+    assert [numerical_rank(singular, (3, 3), noise) for noise in (0, 0.5, 1.0, 3.0)] == [3, 2, 1, 0]
+    assert numerical_rank(np.zeros(2), (2, 3)) == numerical_rank(np.zeros(0), (0, 3)) == 0
 
 
 def test_import_is_light():

@@ -6,7 +6,7 @@ import torch
 from scipy.sparse.linalg import aslinearoperator
 
 import hessence as hs
-from hessence.certificates import DENSE_LIMIT
+from hessence.certificates import MOST_COLUMNS
 from tests.oracle import KINDS
 from tests.strategies import typical
 
@@ -65,7 +65,7 @@ def test_one_line():
 
 
 def test_a_large_operator_without_a_trace_is_checked_by_its_vectors():
-    case = typical("ScalarLinear", m=DENSE_LIMIT)
+    case = typical("ScalarLinear", m=MOST_COLUMNS)
     s, H = certified(case)
 
     class Products:

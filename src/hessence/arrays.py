@@ -16,6 +16,9 @@ import numpy as np
 Array = Any
 """An array of any library that follows the Python array API standard."""
 
+Numbers = np.ndarray[Any, np.dtype[Any]]
+"""A NumPy array."""
+
 Namespace = Any
 """The module that holds the functions for one kind of array."""
 
@@ -110,7 +113,7 @@ def dtype_name(array: Array) -> str:
     return str(array.dtype).removeprefix("torch.")
 
 
-def to_numpy(array: Array) -> np.ndarray[Any, np.dtype[Any]]:
+def to_numpy(array: Array) -> Numbers:
     """Copy or view any array as NumPy, off its device and out of any autograd graph."""
     if api.is_torch_array(array):
         array = array.detach().cpu()
@@ -132,6 +135,28 @@ def integers(values: Any, reference: Array) -> Array:
 def largest(array: Array) -> float:
     """Return the largest magnitude in an array."""
     return float(np.abs(to_numpy(array)).max(initial=0.0))
+
+
+def numerical_rank(singular: Array, shape: Sequence[int], noise: float = 0.0) -> int:
+    """Return how many singular values of a matrix are more than rounding.
+
+    Parameters
+    ----------
+    singular : array (k,)
+        All singular values.
+    shape : sequence of int
+        The shape of the matrix: rounding is the longer side times ε times the largest of them.
+    noise : float
+        What else is too small to count.
+
+    Examples
+    --------
+    >>> numerical_rank(np.asarray([3.0, 1.0, 1e-16]), (3, 5))
+    2
+    """
+    values = to_numpy(singular)
+    rounding = max(shape) * epsilon(singular) * values.max(initial=0.0)
+    return int((values > max(noise, rounding)).sum())
 
 
 def constant(array: Array) -> Array:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from hessence.spectra import Spectrum
 
 MOST_SPACES = 64
-DENSE_LIMIT = 2048
+MOST_COLUMNS = 2048
+"""Larger operators do not have their trace and norm read off their columns."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def _invariants(H: Any, reference: Array) -> tuple[float | None, float | None]:
     if hasattr(H, "squared_norm"):
         return float(to_numpy(H.trace())), float(to_numpy(H.squared_norm()))
     p = int(H.shape[0])
-    if p > DENSE_LIMIT:
+    if p > MOST_COLUMNS:
         return None, None
     dense = to_numpy(H) if api.is_array_api_obj(H) else to_numpy(H @ like(np.eye(p), reference))
     return float(np.trace(dense)), float((dense * dense).sum())

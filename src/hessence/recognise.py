@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hessence.models.criterion import PairCriterion
 from hessence.models.model_layers import NotRecognised, require_ordinary
 from hessence.recognition.model_stacks import (
-    Stack,
+    Candidate,
     affine_chain,
     linear_chain,
     scalar_affine,
@@ -118,16 +118,16 @@ def recognise(model: nn.Module, x: Tensor, y: Any, criterion: PairCriterion) -> 
     """
     require_ordinary(model, x)
     try:
-        stack = Stack.of(model, x.detach(), y, criterion)
+        candidate = Candidate.of(model, x.detach(), y, criterion)
     except Exception as error:
         # A mistake of the user's, which will show, and be explained, where the model is run as it
         # is; here it only means that there is nothing to recognise.
         raise NotRecognised(f"model, loss and data do not go together: {error}") from error
     refusals = {}
     for rule in RULES:
-        if rule.fits(stack):
+        if rule.fits(candidate):
             try:
-                return rule.apply(stack)
+                return rule.apply(candidate)
             except NotRecognised as refusal:
                 refusals[rule] = refusal
     # A refusal by a rule for the whole model is more informative than the twin's.
@@ -137,7 +137,7 @@ def recognise(model: nn.Module, x: Tensor, y: Any, criterion: PairCriterion) -> 
 
 @dataclass(frozen=True)
 class Rule:
-    """One kind of stack and its network.
+    """One kind of model and its network.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class Rule:
     kinds : str
         A regular expression for the layers: (l)inear, (a)ffine, (r)elu, (o)ther.
     hessian : callable
-        Returns the exact Hessian of a stack.
+        Returns the exact Hessian of a candidate.
     theorem : str
         Why it is exact.
     scalar : bool
@@ -157,23 +157,23 @@ class Rule:
 
     network: str
     kinds: str
-    hessian: Callable[[Stack], Any]
+    hessian: Callable[[Candidate], Any]
     theorem: str
     scalar: bool = False
     squared: bool = False
 
-    def fits(self, stack: Stack) -> bool:
-        """Whether the rule is for this stack and its loss."""
+    def fits(self, candidate: Candidate) -> bool:
+        """Whether the rule is for this model and its loss."""
         return (
-            re.fullmatch(self.kinds, stack.kinds) is not None
-            and (not self.scalar or stack.is_scalar)
-            and (not self.squared or stack.factor is not None)
+            re.fullmatch(self.kinds, candidate.kinds) is not None
+            and (not self.scalar or candidate.is_scalar)
+            and (not self.squared or candidate.factor is not None)
         )
 
-    def apply(self, stack: Stack) -> Recognition:
+    def apply(self, candidate: Candidate) -> Recognition:
         """Solve for the Hessian, or say why that cannot be done."""
         try:
-            operator = self.hessian(stack)
+            operator = self.hessian(candidate)
             found = Recognition(self.network.format(operator=operator), self.theorem, operator)
             # Whether a deep network has an exact route shows only when it is taken.
             found.spectrum()

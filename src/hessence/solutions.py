@@ -13,7 +13,7 @@ import operator
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, epsilon, floating, require_shape, to_numpy
+from hessence.arrays import Array, epsilon, floating, numerical_rank, require_shape, to_numpy
 from hessence.blocks import Block, Isometry
 from hessence.moments import Moments, as_moments
 from hessence.spectra import Spectrum
@@ -49,6 +49,7 @@ def whiten(x: Array, scale: float = 1.0) -> Array:
         raise ValueError(f"scale must be a positive number, got {scale!r}.")
     n, d = (int(s) for s in x.shape)
     singular = to_numpy(xp.linalg.svdvals(x))
+    # More samples do not make columns dependent: unlike in `numerical_rank`, n does not count.
     rank = int((singular > 8 * d * epsilon(x) * singular.max(initial=0.0)).sum())
     if rank < d:
         raise ValueError(
@@ -103,8 +104,7 @@ def solution_spectrum(x: Array, y: Array, depth: int) -> Spectrum:
     solution = xp.matmul(data.yx, xp.linalg.pinv(data.xx))
     _, singular, right = xp.linalg.svd(solution, full_matrices=True)
     outputs, inputs = (int(s) for s in solution.shape)
-    threshold = max(outputs, inputs) * epsilon(singular) * float(singular[0])
-    rank = int((to_numpy(singular) > threshold).sum())
+    rank = numerical_rank(singular, solution.shape)
     roots = singular[:rank] ** (1 / layers)
 
     def powers(exponent: int, size: int) -> Array:

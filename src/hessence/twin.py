@@ -73,6 +73,8 @@ def narrow_twin(W1: Array, W2: Array, *, tol: float | None = None) -> NarrowTwin
     stack = xp.concat([W1, xp.matrix_transpose(W2)], axis=-1)
     left, singular, _ = xp.linalg.svd(stack, full_matrices=False)
     if tol is None:
+        # The width m does not count, unlike in `numerical_rank`: it may be huge, and a direction
+        # too many does no harm.
         tol = int(stack.shape[-1]) * epsilon(stack)
     elif not tol >= 0:
         raise ValueError(f"tol must not be negative, got {tol}.")

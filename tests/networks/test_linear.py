@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hessence as hs
+from hessence.networks.range_reduction import RangeReduction, range_size
 from tests.linear_oracle import LinearCase, assert_same_spectrum
 
 DIMS = st.lists(st.integers(1, 5), min_size=2, max_size=5).filter(
@@ -232,6 +233,13 @@ def test_range_reduction_beats_the_parameter_count(dims, size):
     assert sum(s.multiplicity for s in spectrum["range"]) == size
     H = operator(case)
     assert spectrum.verify(H, samples=2).worst < 1e-12
+
+
+@given(DIMS, st.integers(0, 99), st.none() | st.integers(0, 4))
+def test_size_of_the_range_is_known_without_its_bases(dims, seed, zero):
+    H = operator(random_case(dims, seed, zero=zero))
+    around = H.before[:-1], H.after[1:]
+    assert range_size(*around) == RangeReduction(H, *around).size
 
 
 def test_torch_arrays_come_back_as_torch():

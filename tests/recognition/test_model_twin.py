@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from hypothesis import given
@@ -12,29 +10,9 @@ from torch import nn
 
 from hessence.curvature.criteria import as_criterion
 from hessence.recognise import NotRecognised, recognise
-from hessence.recognition.linear_runs import linear_runs
 from tests.curvature.untouched import assert_untouched, state
+from tests.recognition.custom import Custom, linear, torch_double
 from tests.recognition.model_oracle import assert_recognised
-
-torch_double = {"dtype": torch.float64}
-
-
-def linear(d, k, bias=True):
-    return nn.Linear(d, k, bias=bias, **torch_double)
-
-
-class Custom(nn.Module):
-    """A model whose forward is not that of an nn.Sequential, with parameters in another order."""
-
-    def __init__(self, use):
-        super().__init__()
-        self.last = linear(2, 2)
-        self.net = nn.Sequential(linear(2, 7), linear(7, 2))
-        self.scale = nn.Parameter(torch.ones(2, **torch_double))
-        self.use = use
-
-    def forward(self, x):
-        return self.use(self, x)
 
 
 class Attention(nn.Module):
@@ -317,40 +295,3 @@ def test_weights_that_the_model_writes_to():
     before = state(model)
     recognise(model, x, y, as_criterion(nn.MSELoss(), (x, y)))
     assert_untouched(model, before)
-
-
-def _unseen(x):
-    """Call PyTorch in a way that cannot be watched, as scripted functions do."""
-    with torch._C.DisableTorchFunction():
-        return 1e-9 * x.sum()
-
-
-OTHER_USES = {
-    "returned": lambda m, x, h: (m.net[1](h), h),
-    "in a dictionary": lambda m, x, h: {"out": m.net[1](h), "more": [h]},
-    "in an object": lambda m, x, h: SimpleNamespace(out=m.net[1](h), more=h),
-    "unseen": lambda m, x, h: m.net[1](h) + _unseen(h),
-    "detached": lambda m, x, h: m.net[1](h) + 1e-9 * h.detach().sum(),
-    "of many": lambda m, x, h: m.net[1](h) + 1e-9 * h.sum() if len(x) > 9 else m.net[1](h),
-}
-
-
-@pytest.mark.parametrize("name", OTHER_USES)
-def test_what_a_layer_makes_has_other_uses(name):
-    torch.manual_seed(0)
-    model = Custom(lambda m, x: OTHER_USES[name](m, x, m.net[0](x)))
-    assert linear_runs(model, torch.randn(100, 2, **torch_double)) == []
-
-
-def test_a_model_may_return_more_than_one_tensor():
-    model = Custom(lambda m, x: (m.net[1](m.net[0](x)), x, None, 3.0))
-    (run,) = linear_runs(model, torch.randn(100, 2, **torch_double))
-    assert [layer.name for layer in run] == ["net.0", "net.1"]
-
-
-def test_a_model_is_watched_with_few_samples():
-    seen = []
-    model = Custom(lambda m, x: (seen.append(len(x)), torch.tanh(m.net[1](m.net[0](x))))[1])
-    (run,) = linear_runs(model, torch.randn(1000, 2, **torch_double))
-    assert [layer.name for layer in run] == ["net.0", "net.1"]
-    assert seen == [64]

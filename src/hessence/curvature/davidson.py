@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessence.arrays import epsilon, like
+from hessence.arrays import Numbers, epsilon, like
 from hessence.curvature.recollection import Recollection
 from hessence.krylov.findings import ROUNDING
 from hessence.krylov.inner import inner_products, lengths, subtract
-from hessence.krylov.projected import Numbers, eigensystem
+from hessence.krylov.projected import eigensystem
 
 DEPENDENT = 1e-3
 """Where less than this share of a correction is outside of the space, the residual is taken."""

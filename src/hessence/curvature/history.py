@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hessence.curvature.measurement import Measurement, Numbers, from_plain, integer, to_plain
+from hessence.arrays import Numbers
+from hessence.curvature.measurement import Measurement, from_plain, integer, to_plain
 from hessence.files import write_atomically
 
 FORMAT = "hessence.history/1"

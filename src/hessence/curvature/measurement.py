@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-Numbers = np.ndarray[Any, np.dtype[Any]]
+from hessence.arrays import Numbers
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch.distributed as dist
 
+from hessence.arrays import Numbers
 from hessence.curvature import ranks
 from hessence.curvature.history import History
-from hessence.curvature.measurement import Numbers
 from hessence.files import write_atomically
 from hessence.notices import warn
 

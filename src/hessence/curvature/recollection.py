@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessence.arrays import epsilon, like
+from hessence.arrays import Numbers, epsilon, like
 from hessence.krylov.inner import inner_products
-from hessence.krylov.projected import Numbers, eigensystem
+from hessence.krylov.projected import eigensystem
 
 FLOOR = 0.1
 """Distances between eigenvalues count as no less than this share of ‖H‖: what is stale may not

@@ -21,12 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessence.arrays import to_numpy
+from hessence.arrays import Numbers, to_numpy
 from hessence.curvature.davidson import Outcome, Space, orthonormal, search
 from hessence.curvature.recollection import Recollection
 from hessence.krylov.extremal import SMALL, eigenpairs
 from hessence.krylov.findings import attainable
-from hessence.krylov.projected import Numbers
 from hessence.krylov.results import Eigenpairs
 
 LOOSEST = 1e-3

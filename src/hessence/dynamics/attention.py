@@ -8,11 +8,9 @@ momentum, from rest, keeps to the same lines.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from hessence.arrays import Array, like, to_numpy
+from hessence.arrays import Array, Numbers, like, to_numpy
 from hessence.blocks import eigenvalues
 from hessence.dynamics.trajectory import Trajectory
 from hessence.networks.attention_hessian import Scalars, outlier_block
@@ -20,8 +18,6 @@ from hessence.networks.products import Gram
 from hessence.networks.self_attention import SelfAttention
 from hessence.networks.sequences import Sequences
 from hessence.spectra import Spectrum
-
-Numbers = np.ndarray[Any, np.dtype[Any]]
 
 CHUNK = 512
 """How many points are measured at a time."""

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from hessence.arrays import Numbers
 from hessence.networks.products import Gram, gram
-
-Numbers = np.ndarray[Any, np.dtype[Any]]
 
 EDGE = 1e-12
 """How close, in radians, a unit may come to changing sign before the weights are consulted."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hessence.arrays import Array, like, to_numpy
-from hessence.dynamics.reduced import Numbers, Problem, Segment, State
+from hessence.arrays import Array, Numbers, like, to_numpy
+from hessence.dynamics.reduced import Problem, Segment, State
 from hessence.dynamics.trajectory import Trajectory
 from hessence.losses import PointwiseLoss
 from hessence.moments import Moments

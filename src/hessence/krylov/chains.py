@@ -17,11 +17,10 @@ from dataclasses import dataclass
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, epsilon, like
+from hessence.arrays import Array, Numbers, epsilon, like
 from hessence.krylov.gram_schmidt import take_out
 from hessence.krylov.inner import subtract
 from hessence.krylov.probes import Probes
-from hessence.krylov.projected import Numbers
 from hessence.krylov.scaling import ScaledProduct
 
 NEGLIGIBLE = 32

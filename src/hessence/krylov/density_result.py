@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hessence.arrays import floating, to_numpy
-from hessence.krylov.projected import Numbers
+from hessence.arrays import Numbers, floating, to_numpy
 from hessence.krylov.smoothing import Rules
 
 ARRAYS = ("grid", "values", "error")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hessence.arrays import Array, epsilon
-from hessence.krylov.projected import Numbers
+from hessence.arrays import Array, Numbers, epsilon
 from hessence.krylov.selection import Which
 
 SINGLE, DOUBLE = 16, 256

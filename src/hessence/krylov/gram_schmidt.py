@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hessence.arrays import Array
+from hessence.arrays import Array, Numbers
 from hessence.krylov.inner import lengths, subtract
-from hessence.krylov.projected import Numbers
 
 SHRUNK = 0.7
 """A pass that leaves less than this of a vector is followed by another one."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, like, to_numpy
-from hessence.krylov.projected import Numbers
+from hessence.arrays import Array, Numbers, like, to_numpy
 from hessence.operators import NotFiniteError
 
 PIECE = 2**14

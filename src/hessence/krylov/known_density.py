@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hessence.arrays import to_numpy
+from hessence.arrays import Numbers, to_numpy
 from hessence.krylov.density_result import Density
-from hessence.krylov.projected import Numbers
 from hessence.krylov.smoothing import Rules
 from hessence.krylov.spectral_density import FINEST, default_grid
 

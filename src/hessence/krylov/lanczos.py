@@ -18,12 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hessence.arrays import Array, epsilon
+from hessence.arrays import Array, Numbers, epsilon
 from hessence.krylov.basis import Basis
 from hessence.krylov.findings import ROUNDING, Findings, Request
 from hessence.krylov.missed import look_for_missed
 from hessence.krylov.operands import Operand
-from hessence.krylov.projected import Numbers
 from hessence.krylov.selection import hiding_places, preference
 
 SEARCH_ROOM = 16

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hessence.arrays import Numbers
 from hessence.krylov.basis import Basis
-from hessence.krylov.projected import Numbers
 
 
 @dataclass(frozen=True)

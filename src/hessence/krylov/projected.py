@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, to_numpy
-
-Numbers = np.ndarray[Any, np.dtype[Any]]
-"""A small NumPy array in float64, whatever the vectors are."""
+from hessence.arrays import Array, Numbers, to_numpy
 
 
 def eigensystem(matrix: Numbers, reference: Array) -> tuple[Numbers, Numbers]:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hessence.arrays import Array
+from hessence.arrays import Array, Numbers
 from hessence.krylov.chains import Chain
-from hessence.krylov.projected import Numbers, eigensystem
+from hessence.krylov.projected import eigensystem
 
 
 @dataclass(frozen=True)

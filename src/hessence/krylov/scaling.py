@@ -7,9 +7,8 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, largest
+from hessence.arrays import Array, Numbers, largest
 from hessence.krylov.operands import Operand
-from hessence.krylov.projected import Numbers
 
 ORDINARY = (2.0**-32, 2.0**16)
 """Entries of images between these have squares, and sums of them, in single precision too."""

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from hessence.arrays import epsilon, floating, to_numpy
+from hessence.arrays import Numbers, epsilon, floating, to_numpy
 from hessence.krylov.arguments import generator, require_int
 from hessence.krylov.chains import WORKSPACE, Chain, grow_chains
 from hessence.krylov.density_result import Density, checked_width
 from hessence.krylov.findings import ROUNDING
 from hessence.krylov.operands import Operand, operand
 from hessence.krylov.probes import Probes
-from hessence.krylov.projected import Numbers
 from hessence.krylov.quadrature import anti_gauss, gauss, padded, residuals
 from hessence.krylov.scaling import ScaledProduct
 from hessence.krylov.smoothing import Rules

@@ -15,15 +15,12 @@ chain has reached.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from hessence.arrays import Array, epsilon, to_numpy
+from hessence.arrays import Array, Numbers, epsilon, to_numpy
 from hessence.matrix_objectives import Separable
 from hessence.networks.linear_hessian import LinearHessian
-
-Numbers = np.ndarray[Any, np.dtype[Any]]
 
 TOLERANCE = 1000
 """Layers, data and slope count as aligned if they are off by at most this many ε, relative."""

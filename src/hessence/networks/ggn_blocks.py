@@ -37,7 +37,7 @@ from hessence.frames import Frame
 from hessence.matrix_objectives import Separable, is_scalar_multiple
 from hessence.networks.linear_hessian import LinearHessian
 
-DENSE_LIMIT = 4000
+LARGEST_BLOCK = 4000
 """The largest eigenproblem that a spectrum may leave to a dense solver."""
 
 TOLERANCE = 1000
@@ -81,11 +81,11 @@ class GaussNewton:
             self._in_full()
 
     def _require(self, size: int) -> None:
-        if size > DENSE_LIMIT:
+        if size > LARGEST_BLOCK:
             raise TooLargeError(
                 f"the Gauss–Newton part of this {'-'.join(map(str, self._hessian.dims))} network "
-                f"leaves an eigenproblem of size {size}, more than the {DENSE_LIMIT} that a dense "
-                "solver is given; call H.ggn.top(k) for the extreme eigenvalues."
+                f"leaves an eigenproblem of size {size}, more than the {LARGEST_BLOCK} that a "
+                "dense solver is given; call H.ggn.top(k) for the extreme eigenvalues."
             )
 
     def blocks(self) -> list[Block]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hessence.arrays import epsilon, requires_gradient, to_numpy
 from hessence.matrix_objectives import Separable
 from hessence.networks.aligned import TOLERANCE, find_chains
-from hessence.networks.ggn_blocks import DENSE_LIMIT, GaussNewton, TooLargeError
+from hessence.networks.ggn_blocks import LARGEST_BLOCK, GaussNewton, TooLargeError
 from hessence.networks.linear_hessian import LinearHessian
 from hessence.networks.pair_blocks import PairReduction
 from hessence.networks.range_reduction import RangeReduction
@@ -35,7 +35,7 @@ def spectrum_of(H: LinearHessian) -> Spectrum:
             too_large = error
     if len(H.weights) == 2:
         twin = TwinReduction(H)
-        if twin.bound <= DENSE_LIMIT:
+        if twin.bound <= LARGEST_BLOCK:
             return Spectrum(twin.blocks(), "narrow twin")
     # The pair blocks are found in NumPy, out of PyTorch's sight.
     if isinstance(H.bend, Separable) and not requires_gradient(H.slope, *H.weights):
@@ -45,12 +45,12 @@ def spectrum_of(H: LinearHessian) -> Spectrum:
             return Spectrum(PairReduction(H, chains).blocks(), method)
     if too_large is not None:
         raise too_large
-    reduced = RangeReduction(H)
-    if reduced.size <= DENSE_LIMIT:
+    reduced = RangeReduction(H, H.before[:-1], H.after[1:])
+    if reduced.size <= LARGEST_BLOCK:
         return Spectrum(reduced.blocks(), "range reduction")
     raise ValueError(
         f"no exact route leads to the whole spectrum of this {'-'.join(map(str, H.dims))} network: "
         f"it is not aligned, and {reduced.size} of its {H.shape[-1]} dimensions matter, more than "
-        f"the {DENSE_LIMIT} that a dense solver is given; call H.top(k) for the extreme "
+        f"the {LARGEST_BLOCK} that a dense solver is given; call H.top(k) for the extreme "
         "eigenvalues, or H.ggn.spectrum()."
     )

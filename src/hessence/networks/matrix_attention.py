@@ -19,13 +19,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from hessence.arrays import Array, floating, like, require_same_shape, require_shape, to_numpy
-from hessence.losses import CrossEntropy, PointwiseLoss, as_loss
-from hessence.networks.matrix_attention_hessian import (
-    LocalHessian,
-    MatrixAttentionHessian,
+from hessence.arrays import (
+    Array,
     Numbers,
+    floating,
+    like,
+    require_same_shape,
+    require_shape,
+    to_numpy,
 )
+from hessence.losses import CrossEntropy, PointwiseLoss, as_loss
+from hessence.networks.matrix_attention_hessian import LocalHessian, MatrixAttentionHessian
 
 
 class MatrixAttention:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from hessence.arrays import Array, like, to_numpy
+from hessence.arrays import Array, Numbers, like, to_numpy
 from hessence.blocks import Block, Isometry
 from hessence.frames import Frame
-from hessence.networks.ggn_blocks import DENSE_LIMIT
+from hessence.networks.ggn_blocks import LARGEST_BLOCK
 from hessence.networks.products import HALF, Part
 from hessence.operators import Hessian
 from hessence.spectra import Spectrum
 from hessence.twin import narrow_twin
-
-Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -181,10 +178,10 @@ class MatrixAttentionHessian(Hessian):
         d, keys = (int(s) for s in self.W_q.shape)
         basis = self._twin
         size = int(np.prod(self.W_v.shape)) + 2 * d * basis.shape[1]
-        if size > DENSE_LIMIT:
+        if size > LARGEST_BLOCK:
             raise ValueError(
                 f"the narrow twin of this layer has {size} parameters, more than the "
-                f"{DENSE_LIMIT} that a dense solver is given; call hs.eigenpairs(H, k) for the "
+                f"{LARGEST_BLOCK} that a dense solver is given; call hs.eigenpairs(H, k) for the "
                 "extreme eigenvalues."
             )
         values = int(np.prod(self.W_v.shape))

@@ -17,9 +17,9 @@ from typing import Any, overload
 
 import numpy as np
 
-from hessence.arrays import Array, like, to_numpy
+from hessence.arrays import Array, Numbers, like, to_numpy
 from hessence.blocks import Block, Isometry
-from hessence.networks.aligned import Chains, Numbers
+from hessence.networks.aligned import Chains
 from hessence.networks.linear_hessian import LinearHessian
 
 CHUNK = 2048

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hessence.networks.aligned import Chains, Numbers
+from hessence.arrays import Numbers
+from hessence.networks.aligned import Chains
 from hessence.networks.pair_blocks import PairEntries
 
 

@@ -1,4 +1,4 @@
-r"""The part of parameter space on which the Hessian of a deep linear network acts at all.
+r"""The part of parameter space on which the Hessian of a product of matrices acts at all.
 
 A change :math:`dW_\ell` enters the second variation only through :math:`dW_\ell P_\ell` or
 :math:`S_\ell\, dW_\ell`. In bases of the hidden layers that begin with col(P_ℓ) and row(S_ℓ), of
@@ -7,38 +7,58 @@ dimensions a and b, everything but the first a columns and the first b rows is f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, constant, epsilon, integers, to_numpy, transpose
+from hessence.arrays import Array, constant, integers, numerical_rank, transpose
 from hessence.blocks import Block, Isometry
-from hessence.networks.linear_hessian import LinearHessian
 
 CHUNK = 256
 """How many columns are multiplied with the Hessian at a time."""
 
 
-class RangeReduction:
-    """The reduction of one network, its bases kept for the eigenvectors."""
+class LayerHessian(Protocol):
+    """A Hessian that can tell the layers' matrices in a parameter vector apart."""
 
-    def __init__(self, H: LinearHessian) -> None:
-        self._xp = api.array_namespace(H.slope)
+    def split(self, columns: Array) -> list[Array]:
+        """Cut parameter vectors (p, n) into matrices (n, d_ℓ, d_{ℓ−1})."""
+
+    def join(self, pieces: list[Array]) -> Array:
+        """Stack matrices (n, d_ℓ, d_{ℓ−1}) to parameter vectors (p, n)."""
+
+    def _apply(self, columns: Array) -> Array:
+        """Multiply columns (p, n)."""
+
+
+class RangeReduction:
+    """The reduction of one network, its bases kept for the eigenvectors.
+
+    Parameters
+    ----------
+    H : LayerHessian
+        The Hessian.
+    before, after : sequence of array
+        For each layer the product P of those before it and S of those after it: the Hessian sees a
+        change dW only in dW P and in S dW.
+    """
+
+    def __init__(self, H: LayerHessian, before: Sequence[Array], after: Sequence[Array]) -> None:
+        self._xp = api.array_namespace(*before)
         self._hessian = H
         self._bases = [
-            (self._leading(transpose(H.after[i + 1])), self._leading(H.before[i]))
-            for i in range(len(H.weights))
+            (self._leading(transpose(s)), self._leading(p))
+            for p, s in zip(before, after, strict=True)
         ]
 
     def _leading(self, matrix: Array) -> tuple[Array, int]:
         """Return an orthogonal matrix whose first columns span a matrix's, and how many do."""
         # The basis is a constant: eigenvalues do not depend on it, and so gradients are right.
         left, singular, _ = self._xp.linalg.svd(constant(matrix), full_matrices=True)
-        values = to_numpy(singular)
-        threshold = max(matrix.shape) * epsilon(matrix) * values.max(initial=0.0)
-        return left, int((values > threshold).sum())
+        return left, numerical_rank(singular, matrix.shape)
 
     @cached_property
     def _active(self) -> Any:
@@ -58,8 +78,8 @@ class RangeReduction:
 
     def blocks(self) -> list[Block]:
         """Return the block that matters and the flat rest."""
-        xp, H = self._xp, self._hessian
-        eye = xp.eye(self.size, dtype=H.dtype, device=api.device(H.slope))
+        xp, H, reference = self._xp, self._hessian, self._bases[0][0][0]
+        eye = xp.eye(self.size, dtype=reference.dtype, device=api.device(reference))
         columns = []
         for start in range(0, self.size, CHUNK):
             part = eye[:, start : min(start + CHUNK, self.size)]
@@ -106,3 +126,12 @@ class RangeReduction:
         ]
         chosen = integers(np.flatnonzero(self._active), vectors)
         return xp.take(self._hessian.join(pieces), chosen, axis=0)
+
+
+def range_size(before: Sequence[Array], after: Sequence[Array]) -> int:
+    """Return the ``size`` of a reduction without its bases, which a wide layer makes large."""
+    xp, total = api.array_namespace(*before), 0
+    for p, s in zip(before, after, strict=True):
+        a, b = (numerical_rank(xp.linalg.svdvals(constant(m)), m.shape) for m in (p, s))
+        total += s.shape[1] * a + b * p.shape[0] - a * b
+    return total

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import array_api_compat as api
 
-from hessence.arrays import Array, constant, epsilon, to_numpy, transpose
+from hessence.arrays import Array, constant, epsilon, numerical_rank, transpose
 from hessence.blocks import Block, Isometry
 from hessence.frames import Frame
 from hessence.matrix_objectives import Bend, Dense, Separable
@@ -34,9 +34,7 @@ class TwinReduction:
         self._basis = narrow_twin(*(constant(w) for w in H.weights)).basis
         self._width = int(self._basis.shape[-1])
         left, singular, right = xp.linalg.svd(constant(H.slope), full_matrices=True)
-        largest = float(singular[0])
-        threshold = max(H.noise, max(H.slope.shape) * epsilon(H.slope) * largest)
-        self._rank = int((to_numpy(singular) > threshold).sum())
+        self._rank = numerical_rank(singular, H.slope.shape, H.noise)
         self._left, self._right = left, transpose(right)
         self._slope = xp.matmul(transpose(left), xp.matmul(H.slope, self._right))
         first, second = H.weights
@@ -126,9 +124,11 @@ class TwinReduction:
     def _spans(self) -> tuple[Array, int, Array, int]:
         """Return bases of the twin's hidden space led by col(B) and by row(A), and their ranks."""
         xp = self._xp
-        of_b, ranks_b, _ = xp.linalg.svd(constant(self._b), full_matrices=True)
-        _, ranks_a, of_a = xp.linalg.svd(constant(self._a), full_matrices=True)
-        return of_b, _rank(ranks_b, self._b), transpose(of_a), _rank(ranks_a, self._a)
+        of_b, singular_b, _ = xp.linalg.svd(constant(self._b), full_matrices=True)
+        _, singular_a, of_a = xp.linalg.svd(constant(self._a), full_matrices=True)
+        rank_b = numerical_rank(singular_b, self._b.shape)
+        rank_a = numerical_rank(singular_a, self._a.shape)
+        return of_b, rank_b, transpose(of_a), rank_a
 
     def _rest_counts(self, inside: bool) -> tuple[int, int]:
         """Return the dimensions of the rows and columns beyond ρ, in the spans or outside."""
@@ -166,7 +166,7 @@ class TwinReduction:
             return eye, eye
         seen = _seen(self._bend, constant(self._jacobian(*self._rest(eye, inside=True))))
         _, singular, right = xp.linalg.svd(seen, full_matrices=True)
-        basis, keep = transpose(right), _rank(singular, seen)
+        basis, keep = transpose(right), numerical_rank(singular, seen.shape)
         return basis[:, :keep], basis[:, keep:]
 
     @property
@@ -312,13 +312,6 @@ def _root(matrix: Array) -> Array | None:
     threshold = int(matrix.shape[-1]) * epsilon(values) * largest
     kept = xp.where(values > threshold, values, xp.zeros_like(values))
     return xp.sqrt(kept)[:, None] * transpose(vectors)
-
-
-def _rank(singular: Array, matrix: Array) -> int:
-    values = to_numpy(singular)
-    if not values.size:
-        return 0
-    return int((values > max(matrix.shape) * epsilon(matrix) * values[0]).sum())
 
 
 def _pad_rows(rows: Array, count: int, first: int = 0) -> Array:

@@ -9,17 +9,16 @@ layer and S that of the weights after it, a change dV = [dW, db] matters only th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-import array_api_compat as api
 import torch
 from torch import Tensor
 
-from hessence.networks.ggn_blocks import DENSE_LIMIT
+from hessence.networks.ggn_blocks import LARGEST_BLOCK
 from hessence.networks.linear_hessian import LinearHessian
-from hessence.networks.range_reduction import RangeReduction
+from hessence.networks.range_reduction import RangeReduction, range_size
 from hessence.operators import Operator
 from hessence.spectra import Spectrum
 
@@ -78,8 +77,9 @@ class AffineChain(Operator):
 
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
-        require_small(range_size(*self.around), self.shape[0])
-        return Spectrum(AffineRange(self).blocks(), "range reduction")
+        before, after = self.around
+        require_small(range_size(before, after), self.shape[0])
+        return Spectrum(RangeReduction(self, before, after).blocks(), "range reduction")
 
     def trace(self) -> Tensor:
         """Return the sum of the diagonal, read column by column."""
@@ -122,37 +122,10 @@ class AffineChain(Operator):
             yield start, self._apply(unit)
 
 
-class AffineRange(RangeReduction):
-    """The part of parameter space on which the Hessian of a chain acts at all."""
-
-    def __init__(self, H: AffineChain) -> None:
-        self._xp = api.array_namespace(H.slope)
-        self._hessian = H  # type: ignore[assignment]
-        self._bases = [
-            (self._leading(s.T), self._leading(p)) for p, s in zip(*H.around, strict=True)
-        ]
-
-
-def range_size(before: Sequence[Tensor], after: Sequence[Tensor]) -> int:
-    """Return in how many dimensions of its layers a product of matrices has curvature.
-
-    Parameters
-    ----------
-    before, after : sequence of tensor
-        For each layer the product P of those before it and S of those after it: a change dV that
-        vanishes in dV P and in S dV is flat.
-    """
-    total = 0
-    for p, s in zip(before, after, strict=True):
-        a, b = int(torch.linalg.matrix_rank(p)), int(torch.linalg.matrix_rank(s))
-        total += s.shape[1] * a + b * p.shape[0] - a * b
-    return total
-
-
 def require_small(size: int, parameters: int) -> None:
     """Refuse an eigenproblem that is too large, before any work goes into it."""
-    if size > DENSE_LIMIT:
+    if size > LARGEST_BLOCK:
         raise ValueError(
             f"{size} of the {parameters} dimensions of the parameters matter, more than the "
-            f"{DENSE_LIMIT} that a dense solver is given."
+            f"{LARGEST_BLOCK} that a dense solver is given."
         )

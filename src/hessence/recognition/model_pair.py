@@ -18,6 +18,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from hessence.arrays import numerical_rank
 from hessence.blocks import Block, Isometry
 from hessence.twin import narrow_twin
 
@@ -102,15 +103,19 @@ class Pair:
         return both.reshape(self.size, self.size)
 
 
-class PairReduction:
-    """The core of a pair, its bulk and its zeros, with the bases kept for the eigenvectors."""
+class LayerPairReduction:
+    """The core of a pair, its bulk and its zeros, with the bases kept for the eigenvectors.
+
+    Where :class:`hessence.networks.twin_blocks.TwinReduction` solves two layers that are the whole
+    network, this leaves the core open, for the model's other parameters and pairs to join.
+    """
 
     def __init__(self, pair: Pair) -> None:
         self._pair = pair
         twin = narrow_twin(pair.B, pair.A)
         left, singular, right = torch.linalg.svd(pair.slope, full_matrices=True)
         self._basis, self._left, self._right = twin.basis, left, right.T
-        self._rank = _rank(singular, pair.slope)
+        self._rank = numerical_rank(singular, pair.slope.shape)
         self._singular = singular[: self._rank]
         self._a, self._b = left.T @ twin.W2, twin.W1 @ self._right
 
@@ -223,7 +228,7 @@ class PairReduction:
         if not jacobian.numel():
             return jacobian.new_zeros(jacobian.shape[1], 0)
         _, singular, right = torch.linalg.svd(jacobian, full_matrices=False)
-        return right[: _rank(singular, jacobian)].T
+        return right[: numerical_rank(singular, jacobian.shape)].T
 
     @cached_property
     def _outside_seen(self) -> Complement:
@@ -257,7 +262,11 @@ class PairReduction:
 
 
 class Complement:
-    """An orthonormal basis of the complement of independent columns, held as reflectors."""
+    """An orthonormal basis of the complement of independent columns, held as reflectors.
+
+    :class:`hessence.frames.Frame` does the same, also for dependent columns and arrays of any kind,
+    but reflector by reflector: LAPACK, which PyTorch calls here, needs a fraction of its time.
+    """
 
     def __init__(self, columns: Tensor) -> None:
         self._count = columns.shape[1]
@@ -270,11 +279,6 @@ class Complement:
         zeros = coordinates.new_zeros(self._count, coordinates.shape[1])
         padded = torch.cat([zeros, coordinates])
         return torch.ormqr(self._reflectors, self._scales, padded)
-
-
-def _rank(singular: Tensor, matrix: Tensor) -> int:
-    tolerance = max(matrix.shape) * torch.finfo(matrix.dtype).eps * singular[0]
-    return int((singular > tolerance).sum())
 
 
 def _eye(size: int, reference: Tensor) -> Tensor:

@@ -20,19 +20,20 @@ from hessence.networks.cellwise import CellwiseHessian
 from hessence.networks.deep_linear import DeepLinear
 from hessence.networks.linear_hessian import LinearHessian
 from hessence.networks.products import gram
+from hessence.networks.range_reduction import range_size
 from hessence.networks.scalar_affine import ScalarAffine
 from hessence.networks.scalar_linear import ScalarLinear
 from hessence.networks.scalar_relu import ScalarReLU
 from hessence.networks.twin_blocks import TwinReduction
 from hessence.networks.two_layer_linear import TwoLayerLinear
-from hessence.recognition.affine_chain import AffineChain, range_size, require_small
+from hessence.recognition.affine_chain import AffineChain, require_small
 from hessence.recognition.model_derivatives import VARIABLES, derivatives
 from hessence.recognition.rearranged import OneLayer, Rearranged
 
 
 @dataclass(frozen=True, eq=False)
-class Stack:
-    """A model with data, taken apart as far as it is a plain stack of layers.
+class Candidate:
+    """A model with loss and data to find a theorem for, taken apart as far as it is a plain stack.
 
     Attributes
     ----------
@@ -58,18 +59,18 @@ class Stack:
     x: Tensor
 
     @classmethod
-    def of(cls, model: nn.Module, inputs: Tensor, y: Any, criterion: Any) -> Stack:
+    def of(cls, model: nn.Module, inputs: Tensor, y: Any, criterion: Any) -> Candidate:
         """Take a model apart, and refuse one that does not go with its data."""
         layers, x = list(flatten(model)), inputs
         while layers and is_plain(layers[0].module, nn.Flatten):
             x = layers.pop(0).module(x)
         if x.ndim == 2:
             layers = [layer for layer in layers if not _flattens_nothing(layer)]
-        stack = cls(model, inputs, y, criterion, tuple(layers), x)
-        if "o" not in stack.kinds:
-            stack._require_shapes()
-            _ = stack.factor
-        return stack
+        candidate = cls(model, inputs, y, criterion, tuple(layers), x)
+        if "o" not in candidate.kinds:
+            candidate._require_shapes()
+            _ = candidate.factor
+        return candidate
 
     @cached_property
     def kinds(self) -> str:
@@ -136,45 +137,49 @@ def _flattens_nothing(layer: Layer) -> bool:
     return is_plain(layer.module, nn.Flatten) and layer.module.start_dim == 1
 
 
-def scalar_linear(stack: Stack) -> Rearranged:
+def scalar_linear(candidate: Candidate) -> Rearranged:
     """Return the Hessian of f(x) = ⟨w, v⟩ x for the squared error."""
-    first, second = stack.weights
-    return _squared_error(stack, ScalarLinear(second[0], first[:, 0]))
+    first, second = candidate.weights
+    return _squared_error(candidate, ScalarLinear(second[0], first[:, 0]))
 
 
-def scalar_affine(stack: Stack) -> Rearranged:
+def scalar_affine(candidate: Candidate) -> Rearranged:
     """Return the Hessian of f(x) = ⟨w, v x + b⟩ for the squared error."""
-    first, second = stack.weights
-    bias = stack.linear[0].bias.detach()
-    return _squared_error(stack, ScalarAffine(second[0], first[:, 0], bias))
+    first, second = candidate.weights
+    bias = candidate.linear[0].bias.detach()
+    return _squared_error(candidate, ScalarAffine(second[0], first[:, 0], bias))
 
 
-def scalar_relu(stack: Stack) -> Rearranged:
+def scalar_relu(candidate: Candidate) -> Rearranged:
     """Return the Hessian of f(x) = ⟨w, max(v x, 0)⟩."""
-    first, second = stack.weights
-    if stack.factor is not None:
-        return _squared_error(stack, ScalarReLU(second[0], first[:, 0]))
-    return Rearranged(_cells_of_any_loss(stack, second[0], first[:, 0]), 1.0)
+    first, second = candidate.weights
+    if candidate.factor is not None:
+        return _squared_error(candidate, ScalarReLU(second[0], first[:, 0]))
+    return Rearranged(_cells_of_any_loss(candidate, second[0], first[:, 0]), 1.0)
 
 
-def _squared_error(stack: Stack, net: Any) -> Rearranged:
-    return Rearranged(net.hessian(stack.x.reshape(-1), stack.targets[:, 0]), stack.factor or 1.0)
+def _squared_error(candidate: Candidate, net: Any) -> Rearranged:
+    return Rearranged(
+        net.hessian(candidate.x.reshape(-1), candidate.targets[:, 0]), candidate.factor or 1.0
+    )
 
 
-def _cells_of_any_loss(stack: Stack, w: Tensor, v: Tensor) -> CellwiseHessian:
+def _cells_of_any_loss(candidate: Candidate, w: Tensor, v: Tensor) -> CellwiseHessian:
     """Return the Hessian from the derivatives of the loss in the cells' coefficients."""
     if (v == 0).any():
         raise ValueError(
-            f"layer {stack.layers[0].name!r} has a weight of zero, where a ReLU has a kink and "
+            f"layer {candidate.layers[0].name!r} has a weight of zero, where a ReLU has a kink and "
             "the loss no Hessian."
         )
     masks = torch.stack([v > 0, v < 0])
     cell_w, cell_v = (torch.where(masks, a, torch.zeros_like(a)) for a in (w, v))
-    numbers, x = gram(cell_w, cell_v), stack.x
+    numbers, x = gram(cell_w, cell_v), candidate.x
 
     def loss(leaves: list[Tensor]) -> Tensor:
         plus, minus = leaves[0]
-        value: Tensor = stack.criterion.mean(torch.where(x > 0, plus * x, minus * x), stack.y)
+        value: Tensor = candidate.criterion.mean(
+            torch.where(x > 0, plus * x, minus * x), candidate.y
+        )
         return value
 
     slope, curvature = derivatives(loss, [numbers.inner], x)
@@ -184,15 +189,15 @@ def _cells_of_any_loss(stack: Stack, w: Tensor, v: Tensor) -> CellwiseHessian:
     return CellwiseHessian(cell_w, cell_v, masks, slope, curvature.diagonal(), numbers, populated)
 
 
-def linear_chain(stack: Stack) -> Rearranged:
+def linear_chain(candidate: Candidate) -> Rearranged:
     """Return the Hessian of Linear layers; a bias of the first is a column more of its weight."""
-    weights, x, order = stack.weights, stack.x, None
-    bias = stack.linear[0].bias
+    weights, x, order = candidate.weights, candidate.x, None
+    bias = candidate.linear[0].bias
     if bias is not None:
-        order = _biases_last(stack.linear)
+        order = _biases_last(candidate.linear)
         weights = [torch.cat([weights[0], bias.detach()[:, None]], dim=1), *weights[1:]]
         x = _with_constant(x)
-    hessian, factor = _of_product(weights, x, stack)
+    hessian, factor = _of_product(weights, x, candidate)
     if len(weights) == 1 and isinstance(hessian.bend, Separable):
         return OneLayer(hessian, factor, order)
     if hessian.slope.any() and not _may_be_aligned(hessian):
@@ -222,20 +227,22 @@ def _may_be_aligned(hessian: LinearHessian) -> bool:
     )
 
 
-def affine_chain(stack: Stack) -> Rearranged:
+def affine_chain(candidate: Candidate) -> Rearranged:
     """Return the Hessian of Linear layers with biases anywhere."""
-    modules = stack.linear
+    modules = candidate.linear
     raised = [_raised(module, last=module is modules[-1]) for module in modules]
-    hessian, factor = _of_product(raised, _with_constant(stack.x), stack)
+    hessian, factor = _of_product(raised, _with_constant(candidate.x), candidate)
     chain = AffineChain(hessian, tuple(module.bias is not None for module in modules))
     return Rearranged(chain, factor, _biases_last(modules))
 
 
-def _of_product(weights: list[Tensor], x: Tensor, stack: Stack) -> tuple[LinearHessian, float]:
+def _of_product(
+    weights: list[Tensor], x: Tensor, candidate: Candidate
+) -> tuple[LinearHessian, float]:
     """Return the Hessian of the loss of f(x) = W_L ⋯ W_1 x, up to a factor that comes with it."""
     net = TwoLayerLinear(*weights) if len(weights) == 2 else DeepLinear(weights)
-    if stack.factor is not None:
-        return net.hessian(x.reshape(-1, x.shape[-1]), stack.targets), stack.factor
+    if candidate.factor is not None:
+        return net.hessian(x.reshape(-1, x.shape[-1]), candidate.targets), candidate.factor
     outputs, inputs = net.product.shape
     if outputs * inputs > VARIABLES:
         raise ValueError(
@@ -244,7 +251,7 @@ def _of_product(weights: list[Tensor], x: Tensor, stack: Stack) -> tuple[LinearH
         )
 
     def loss(leaves: list[Tensor]) -> Tensor:
-        value: Tensor = stack.criterion.mean(x @ leaves[0].T, stack.y)
+        value: Tensor = candidate.criterion.mean(x @ leaves[0].T, candidate.y)
         return value
 
     slope, bend = derivatives(loss, [net.product], x)

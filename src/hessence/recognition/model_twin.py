@@ -30,7 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hessence.models.model_layers import Layer, NotRecognised
 from hessence.models.state_swap import StateSwap
-from hessence.networks.ggn_blocks import DENSE_LIMIT
+from hessence.networks.ggn_blocks import LARGEST_BLOCK
 from hessence.recognition.linear_runs import linear_runs
 from hessence.recognition.model_derivatives import (
     VARIABLES,
@@ -39,12 +39,12 @@ from hessence.recognition.model_derivatives import (
     flatten_like,
     gradient_of,
 )
-from hessence.recognition.model_pair import Pair, PairReduction, Places
-from hessence.recognition.model_stacks import Stack
+from hessence.recognition.model_pair import LayerPairReduction, Pair, Places
+from hessence.recognition.model_stacks import Candidate
 from hessence.recognition.twin_hessian import TwinHessian
 
 
-def hessian_by_twin(stack: Stack) -> TwinHessian:
+def hessian_by_twin(candidate: Candidate) -> TwinHessian:
     """Return the exact Hessian of a model with pairs of layers that are wide enough.
 
     Raises
@@ -53,10 +53,10 @@ def hessian_by_twin(stack: Stack) -> TwinHessian:
         If no pair of layers is wide enough to gain anything, the twin is too large for a dense
         solver, or the model uses the layers in another way than one after the other.
     """
-    chosen = _choose(stack)
+    chosen = _choose(candidate)
     try:
-        hessian = _collapse(stack, chosen)
-        _verify(stack, hessian)
+        hessian = _collapse(candidate, chosen)
+        _verify(candidate, hessian)
     except (ValueError, TypeError, RuntimeError) as error:
         raise NotRecognised(f"the loss cannot be differentiated twice: {error}") from error
     return hessian
@@ -65,11 +65,11 @@ def hessian_by_twin(stack: Stack) -> TwinHessian:
 # Which pairs.
 
 
-def _choose(stack: Stack) -> list[tuple[Layer, Layer]]:
+def _choose(candidate: Candidate) -> list[tuple[Layer, Layer]]:
     """Return disjoint pairs of adjacent layers, in order, chosen by how much they save."""
-    runs = linear_runs(stack.model, stack.inputs)
+    runs = linear_runs(candidate.model, candidate.inputs)
     if not runs:
-        other = next((layer for layer in stack.layers if not layer.is_linear), None)
+        other = next((layer for layer in candidate.layers if not layer.is_linear), None)
         found = f": {other.described}" if other else ""
         raise NotRecognised(
             f"the model is none of the solvable networks{found}, and it has no two Linear layers "
@@ -108,9 +108,9 @@ def _sizes(pair: tuple[Layer, Layer]) -> tuple[int, int, int]:
 # The small model.
 
 
-def _collapse(stack: Stack, chosen: list[tuple[Layer, Layer]]) -> TwinHessian:
+def _collapse(candidate: Candidate, chosen: list[tuple[Layer, Layer]]) -> TwinHessian:
     """Differentiate the model in which one Linear layer stands for each pair."""
-    parameters = {name: p.detach() for name, p in stack.model.named_parameters()}
+    parameters = {name: p.detach() for name, p in candidate.model.named_parameters()}
     places = _places(parameters)
     factors = [_factors(pair) for pair in chosen]
     replaced = {f"{second.name}.weight" for _, second in chosen}
@@ -132,13 +132,13 @@ def _collapse(stack: Stack, chosen: list[tuple[Layer, Layer]]) -> TwinHessian:
             if first.module.bias is not None:
                 values[f"{first.name}.bias"] = M[:, -1]
             values[f"{second.name}.weight"] = torch.eye(len(M), dtype=M.dtype, device=M.device)
-        return model_loss(stack, values)
+        return model_loss(candidate, values)
 
     pairs = _pairs(chosen, factors, gradient_of(loss, leaves), places)
     indices = [torch.arange(places[name].start, places[name].stop) for name in others]
-    rest = torch.cat([torch.arange(0), *indices]).to(stack.inputs.device)
+    rest = torch.cat([torch.arange(0), *indices]).to(candidate.inputs.device)
     _require_small(pairs, len(rest))
-    return TwinHessian(pairs, derivatives(loss, leaves, stack.inputs)[1], rest)
+    return TwinHessian(pairs, derivatives(loss, leaves, candidate.inputs)[1], rest)
 
 
 def _pairs(
@@ -159,12 +159,12 @@ def _pairs(
 
 def _require_small(pairs: tuple[Pair, ...], others: int) -> None:
     """Refuse a twin that is too large, before its second derivatives are worked out."""
-    size = sum(PairReduction(pair).bound for pair in pairs) + others
-    if size > DENSE_LIMIT:
+    size = sum(LayerPairReduction(pair).bound for pair in pairs) + others
+    if size > LARGEST_BLOCK:
         names = ", ".join(repr(name) for pair in pairs for name in pair.names)
         raise NotRecognised(
             f"the narrow twin of layers {names} leaves an eigenproblem of size {size}, more than "
-            f"the {DENSE_LIMIT} that a dense solver is given."
+            f"the {LARGEST_BLOCK} that a dense solver is given."
         )
 
 
@@ -190,28 +190,28 @@ def _places_of(pair: tuple[Layer, Layer], places: dict[str, slice]) -> Places:
     return places[f"{first}.weight"], places.get(f"{first}.bias"), places[f"{second}.weight"]
 
 
-def model_loss(stack: Stack, parameters: dict[str, Tensor]) -> Tensor:
+def model_loss(candidate: Candidate, parameters: dict[str, Tensor]) -> Tensor:
     """Return the loss of a model with other parameters; the model itself is not touched."""
     # Copies, because a layer may write to them: to its buffers batch normalisation does in training
     # mode, to its weight an embedding with a largest norm.
-    buffers = {name: buffer.clone() for name, buffer in stack.model.named_buffers()}
+    buffers = {name: buffer.clone() for name, buffer in candidate.model.named_buffers()}
     own = {name: parameter.clone() for name, parameter in parameters.items()}
     # The fused kernels of attention have no second derivative.
     with sdpa_kernel(SDPBackend.MATH):
-        with StateSwap(stack.model).hold({**own, **buffers}):
-            prediction = stack.model(stack.inputs.clone())
-        value: Tensor = stack.criterion.mean(prediction, stack.y)
+        with StateSwap(candidate.model).hold({**own, **buffers}):
+            prediction = candidate.model(candidate.inputs.clone())
+        value: Tensor = candidate.criterion.mean(prediction, candidate.y)
     if value.ndim:
         raise ValueError(f"it has shape {tuple(value.shape)} and is not a single number.")
     return value
 
 
-def _verify(stack: Stack, hessian: TwinHessian) -> None:
+def _verify(candidate: Candidate, hessian: TwinHessian) -> None:
     """Compare one product with the model's own, which sees every use of every parameter."""
-    parameters = {name: p.detach() for name, p in stack.model.named_parameters()}
+    parameters = {name: p.detach() for name, p in candidate.model.named_parameters()}
     leaves = [p.clone().requires_grad_() for p in parameters.values()]
     with torch.enable_grad():
-        loss = model_loss(stack, dict(zip(parameters, leaves, strict=True)))
+        loss = model_loss(candidate, dict(zip(parameters, leaves, strict=True)))
         gradient = flat_gradient(loss, leaves)
         generator = torch.Generator().manual_seed(0)
         direction = torch.randn(len(gradient), generator=generator, dtype=torch.float64)
@@ -222,7 +222,7 @@ def _verify(stack: Stack, hessian: TwinHessian) -> None:
             theirs = flatten_like(found, leaves)
     epsilon = torch.finfo(theirs.dtype).eps
     with torch.no_grad():
-        again = model_loss(stack, parameters)
+        again = model_loss(candidate, parameters)
     if not (again - loss).abs() <= 1000 * epsilon * loss.abs():
         raise NotRecognised("the loss is random: it changes from one call to the next.")
     # A random direction of unit length sees this much of H on average.

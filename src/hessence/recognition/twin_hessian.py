@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hessence.blocks import Block, Isometry
 from hessence.operators import Operator
-from hessence.recognition.model_pair import Pair, PairReduction
+from hessence.recognition.model_pair import LayerPairReduction, Pair
 from hessence.spectra import Spectrum
 
 
@@ -84,8 +84,8 @@ class TwinHessian(Operator):
         return out
 
     @cached_property
-    def _reductions(self) -> list[PairReduction]:
-        return [PairReduction(pair) for pair in self.pairs]
+    def _reductions(self) -> list[LayerPairReduction]:
+        return [LayerPairReduction(pair) for pair in self.pairs]
 
     @cached_property
     def _gram(self) -> Tensor:
