@@ -182,22 +182,3 @@ def test_methods_make_their_own_axes(data):
     assert net.hessian(*data).spectrum().plot().get_ylabel() == "eigenvalue"
     assert hs.gradient_descent(net, *data, lr=0.1, steps=3).plot().get_xlabel() == "step"
     plt.close("all")
-
-
-def test_density_shows_values_band_and_eigenvalues(ax):
-    H = np.diag(np.concatenate([[5.0, 4.0], np.linspace(-1, 1, 198)]))
-    density = hs.density(H, probes=4, steps=30)
-    density.plot(ax, eigenvalues=np.asarray([5.0, 4.0]))
-    line, marks = ax.lines
-    np.testing.assert_array_equal(line.get_xdata(), density.grid)
-    high = density.values > 0.01
-    np.testing.assert_array_equal(line.get_ydata()[high], density.values[high])
-    np.testing.assert_array_equal(marks.get_xdata(), [5.0, 4.0])
-    assert ax.get_yscale() == "log"
-    low, top = ax.get_ylim()
-    # One eigenvalue alone is to be seen, and so is the top of the band.
-    assert low < 1 / (200 * density.width * np.sqrt(2 * np.pi))
-    assert top > (density.values + density.error).max()
-    (band,) = ax.collections
-    vertices = band.get_paths()[0].vertices
-    assert vertices[:, 1].max() == pytest.approx((density.values + density.error).max())

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from hessence.curvature.layers import LayerSpectra
     from hessence.dynamics.scalar import ScalarTrajectory
     from hessence.dynamics.trajectory import Trajectory
-    from hessence.krylov.density_result import Density
     from hessence.spectra import Spectrum
 
 COLOURS = ("#0b6e99", "#d1495b", "#66a182", "#edae49", "#6a4c93", "#8d6b48", "#2e4057")
@@ -42,7 +41,7 @@ def draw_spectrum(spectrum: Spectrum, ax: Any = None) -> Any:
     """
     if to_numpy(spectrum.values).ndim > 1:
         raise ValueError("a picture shows one network; pick one of the batch first.")
-    ax = _axes(ax)
+    ax = one_axes(ax)
     many = len({space.label for space in spectrum.spaces}) > MOST_LABELS
     parts = {space.label: space.label.partition("/") for space in spectrum.spaces}
     kinds = sorted({head if many else tail for head, _, tail in parts.values()})
@@ -81,7 +80,7 @@ def draw_spectrum(spectrum: Spectrum, ax: Any = None) -> Any:
 
 def draw_trajectory(trajectory: ScalarTrajectory, ax: Any = None) -> Any:
     """Draw outliers and bulk through training over the phases of learning, and 2 / lr."""
-    ax = _axes(ax)
+    ax = one_axes(ax)
     if not isinstance(trajectory.phase, tuple):
         raise ValueError("a picture shows one network; train one of the batch on its own.")
     outliers = to_numpy(trajectory.outliers)
@@ -112,7 +111,7 @@ def draw_trajectory(trajectory: ScalarTrajectory, ax: Any = None) -> Any:
 
 def draw_sharpness(trajectory: Trajectory, ax: Any = None) -> Any:
     """Draw the sharpness through training and the threshold 2 / lr of stable steps."""
-    ax = _axes(ax)
+    ax = one_axes(ax)
     values = to_numpy(trajectory.sharpness)
     ax.plot(np.arange(len(trajectory)), values, color=COLOURS[0], label="sharpness")
     ax.axhline(2 / trajectory.lr, color="black", linestyle="--", linewidth=1, label="2 / lr")
@@ -128,7 +127,7 @@ def draw_history(history: History, ax: Any = None) -> Any:
 
     A threshold 2 / lr far above all eigenvalues is named in the legend and left out of sight.
     """
-    own, ax = ax is None, _axes(ax)
+    own, ax = ax is None, one_axes(ax)
     marker = "o" if len(history) == 1 else None
     following = "the next" if history.k == 2 else f"the next {history.k - 1}"
     # The Gauss–Newton matrix's lines are thinner than the Hessian's, which they often cover.
@@ -157,7 +156,7 @@ def draw_layers(layers: LayerSpectra, ax: Any = None) -> Any:
 
     The scale is logarithmic if all eigenvalues are positive and differ by more than a factor of 10.
     """
-    own, ax = ax is None, _axes(ax)
+    own, ax = ax is None, one_axes(ax)
     if own:
         _, height = ax.figure.get_size_inches()
         ax.figure.set_figheight(max(height, ROW * (len(layers) + 2)))
@@ -210,7 +209,7 @@ def draw_sweep(
 
     Either the spectrum of a batch of networks, or a sequence of spectra of one shape.
     """
-    ax = _axes(ax)
+    ax = one_axes(ax)
     shades = {"outlier": COLOURS[1], "bulk": COLOURS[0]}
     styles = {"outlier": "-", "bulk": "--"}
     many = list(spectra) if isinstance(spectra, Sequence) else [spectra]
@@ -233,48 +232,6 @@ def draw_sweep(
     return ax
 
 
-def draw_density(density: Density, ax: Any = None, *, eigenvalues: Any = None) -> Any:
-    """Draw a smoothed density and its band on a logarithmic scale.
-
-    What lies lower than a tenth of what one eigenvalue alone amounts to is cut off: below that
-    there is only the Gaussian's tail. Eigenvalues that are known are marked along the bottom.
-    """
-    ax = _axes(ax)
-    floor = 0.04 / (density.size * density.width)
-    top = 3 * float((density.values + density.error).max())
-    low = np.maximum(density.values - density.error, floor / 10)
-    high = np.maximum(density.values + density.error, floor / 10)
-    if density.products:  # else all eigenvalues are known
-        ax.fill_between(
-            density.grid, low, high, color=COLOURS[0], alpha=0.25, linewidth=0, label="95 % band"
-        )
-    ax.plot(
-        density.grid,
-        np.maximum(density.values, floor / 10),
-        color=COLOURS[0],
-        linewidth=1.2,
-        label=f"density, smoothed by {density.width:.2g}",
-    )
-    if eigenvalues is not None:
-        known = to_numpy(eigenvalues).ravel()
-        ax.plot(
-            known,
-            np.full(known.size, 1.6 * floor),
-            color=COLOURS[1],
-            linestyle="none",
-            marker="|",
-            markersize=9,
-            label="eigenvalues",
-        )
-    ax.set_yscale("log")
-    ax.set_ylim(floor, max(top, 10 * floor))
-    ax.set_xlabel("eigenvalue")
-    ax.set_ylabel("density")
-    ax.margins(x=0)
-    ax.legend(frameon=False)
-    return ax
-
-
 def new_figure(width: float = 7.0, height: float = 4.2, columns: int = 1) -> tuple[Any, list[Any]]:
     """Return a figure outside any global state, with its axes in one row."""
     figure_class = _matplotlib("matplotlib.figure").Figure
@@ -283,6 +240,13 @@ def new_figure(width: float = 7.0, height: float = 4.2, columns: int = 1) -> tup
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
     return figure, list(axes)
+
+
+def next_colour(ax: Any) -> str:
+    """Return the first of our colours that no line on the axes has; all taken, they start again."""
+    to_hex = _matplotlib("matplotlib.colors").to_hex
+    taken = [to_hex(line.get_color()) for line in ax.lines]
+    return min(COLOURS, key=taken.count)
 
 
 def _shade_phases(ax: Any, phases: Sequence[str | None]) -> None:
@@ -306,7 +270,8 @@ def _shade_phases(ax: Any, phases: Sequence[str | None]) -> None:
             )
 
 
-def _axes(ax: Any) -> Any:
+def one_axes(ax: Any) -> Any:
+    """Return the axes to draw on, which are new ones if none are given."""
     if ax is not None:
         return ax
     _, ax = _matplotlib("matplotlib.pyplot").subplots(layout="constrained")
