@@ -13,7 +13,7 @@ import numpy as np
 import hessence as hs
 from hessence.demo_models import model_pictures
 from hessence.files import write_atomically
-from hessence.plotting import COLOURS, GREY, draw_spectrum, draw_sweep, new_figure
+from hessence.plotting import COLOURS, GREY, draw_spectrum, draw_sweep, legend_below, new_figure
 from hessence.report import Picture, Table, page
 
 AUTODIFF_LIMIT = 400
@@ -241,6 +241,7 @@ def _pair_through_training() -> Picture:
     ):
         trajectory = hs.gradient_descent(net, x, target, lr=0.18, steps=80, momentum=momentum)
         trajectory.plot(ax)
+        legend_below(ax)
         ax.set_title(title, fontsize=11)
     return Picture(
         "outlier-pair-through-training",

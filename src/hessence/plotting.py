@@ -20,7 +20,6 @@ COLOURS = ("#0b6e99", "#d1495b", "#66a182", "#edae49", "#6a4c93", "#8d6b48", "#2
 GREY = "#7a7a7a"
 PHASES = {"early": "#fdf0d5", "late": "#e3f2e1", "divergent": "#fbe3e4"}
 MARKERS = {"outlier": "o", "bulk": "s"}
-GGN = "Gauss–Newton, the same ranks"
 FAR = 4.0
 """A threshold above so many times all eigenvalues would flatten them in the picture."""
 
@@ -80,9 +79,9 @@ def draw_spectrum(spectrum: Spectrum, ax: Any = None) -> Any:
 
 def draw_trajectory(trajectory: ScalarTrajectory, ax: Any = None) -> Any:
     """Draw outliers and bulk through training over the phases of learning, and 2 / lr."""
-    ax = one_axes(ax)
     if not isinstance(trajectory.phase, tuple):
         raise ValueError("a picture shows one network; train one of the batch on its own.")
+    own, ax = ax is None, one_axes(ax)
     outliers = to_numpy(trajectory.outliers)
     if outliers.ndim == 2:
         outliers = outliers[:, None, :]
@@ -105,7 +104,7 @@ def draw_trajectory(trajectory: ScalarTrajectory, ax: Any = None) -> Any:
     ax.set_xlabel("step")
     ax.set_ylabel("eigenvalue")
     ax.margins(x=0, y=0.12)
-    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+    _place_legend(ax, below=own)
     return ax
 
 
@@ -130,13 +129,15 @@ def draw_history(history: History, ax: Any = None) -> Any:
     own, ax = ax is None, one_axes(ax)
     marker = "o" if len(history) == 1 else None
     following = "the next" if history.k == 2 else f"the next {history.k - 1}"
+    largest = "largest" if history.k == 1 else f"{history.k} largest"
     # The Gauss–Newton matrix's lines are thinner than the Hessian's, which they often cover.
-    for values, colour, style, name in (
-        (history.eigenvalues, COLOURS[0], {"linewidth": 2.4}, "sharpness"),
-        (history.ggn_eigenvalues, COLOURS[3], {"linewidth": 1.2, "linestyle": "--"}, GGN),
+    dashes = {"linewidth": 1.2, "linestyle": "--"}
+    for values, colour, style, names in (
+        (history.eigenvalues, COLOURS[0], {"linewidth": 2.4}, ("sharpness", following)),
+        (history.ggn_eigenvalues, COLOURS[3], dashes, (f"Gauss–Newton: the {largest}",)),
     ):
         for i in range(history.k if np.isfinite(values).any() else 0):
-            label = name if i == 0 else following if i == 1 and name != GGN else None
+            label = names[i] if i < len(names) else None
             line = style | {"color": colour, "marker": marker, "alpha": 1.0 if i == 0 else 0.5}
             ax.plot(history.steps, values[:, i], label=label, **line)
     _draw_threshold(ax, history, alone=own)
@@ -147,7 +148,7 @@ def draw_history(history: History, ax: Any = None) -> Any:
     ax.set_ylabel("eigenvalue")
     ax.margins(x=0.02)
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+        _place_legend(ax, below=own)
     return ax
 
 
@@ -242,6 +243,19 @@ def new_figure(width: float = 7.0, height: float = 4.2, columns: int = 1) -> tup
     return figure, list(axes)
 
 
+def legend_below(ax: Any) -> None:
+    """Put the legend under the axes, of a figure whose layout makes room for it."""
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+
+
+def _place_legend(ax: Any, *, below: bool) -> None:
+    """Put the legend under axes of our own, and inside those of others, which may have no room."""
+    if below:
+        legend_below(ax)
+    else:
+        ax.legend(loc="best", fontsize="small", framealpha=0.7, edgecolor="none")
+
+
 def next_colour(ax: Any) -> str:
     """Return the first of our colours that no line on the axes has; all taken, they start again."""
     to_hex = _matplotlib("matplotlib.colors").to_hex
@@ -250,14 +264,19 @@ def next_colour(ax: Any) -> str:
 
 
 def _shade_phases(ax: Any, phases: Sequence[str | None]) -> None:
-    """Tint the background; stretches too short to read get the tint and no word."""
+    """Tint the background; a phase whose stretches have no room for a word is in the legend."""
     edges = [i for i in range(len(phases)) if i == 0 or phases[i] != phases[i - 1]]
-    for first, last in zip(edges, [*edges[1:], len(phases)], strict=True):
+    stretches = list(zip(edges, [*edges[1:], len(phases)], strict=True))
+    room = len(phases) / 12
+    named = {phases[first] for first, last in stretches if last - first > room}
+    for first, last in stretches:
         phase = phases[first]
         if phase is None:
             continue
-        ax.axvspan(first, last, color=PHASES[phase], zorder=0, linewidth=0)
-        if last - first > len(phases) / 12:
+        label = None if phase in named else f"{phase} phase"
+        named.add(phase)
+        ax.axvspan(first, last, color=PHASES[phase], zorder=0, linewidth=0, label=label)
+        if last - first > room:
             ax.text(
                 (first + last) / 2,
                 0.98,
@@ -273,6 +292,8 @@ def _shade_phases(ax: Any, phases: Sequence[str | None]) -> None:
 def one_axes(ax: Any) -> Any:
     """Return the axes to draw on, which are new ones if none are given."""
     if ax is not None:
+        if not isinstance(ax, _matplotlib("matplotlib.axes").Axes):
+            raise TypeError(f"ax must be one matplotlib Axes, got {type(ax).__name__}.")
         return ax
     _, ax = _matplotlib("matplotlib.pyplot").subplots(layout="constrained")
     ax.spines[["top", "right"]].set_visible(False)
