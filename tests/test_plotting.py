@@ -168,7 +168,7 @@ def test_history_may_be_short(ax, n):
     assert all(line.get_marker() == "o" for line in ax.lines if len(line.get_xdata()) == n == 1)
 
 
-@pytest.mark.parametrize(("which", "scale"), [("LA", "log"), ("BE", "linear")])
+@pytest.mark.parametrize(("which", "scale"), [("LA", "log"), ("BE", "symlog"), ("SA", "symlog")])
 def test_layers_have_a_row_each(ax, which, scale):
     matrices = {"a": [3.0, 2.0, -1.0], "b.weight": [0.25, 0.125, -2.0]}
     found = {name: hs.eigenpairs(np.diag(m), k=2, which=which) for name, m in matrices.items()}
@@ -178,6 +178,20 @@ def test_layers_have_a_row_each(ax, which, scale):
         np.testing.assert_array_equal(line.get_xdata(), pairs.eigenvalues)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b.weight"]
     assert ax.get_xscale() == scale
+
+
+def test_layers_of_one_scale_are_drawn_on_a_linear_one(ax):
+    LayerSpectra({"a": hs.eigenpairs(np.diag([3.0, 2.0, -1.0]), k=2, which="BE")}).plot(ax)
+    assert ax.get_xscale() == "linear"
+
+
+def test_small_eigenvalues_of_both_signs_are_seen_beside_large_ones(ax):
+    matrices = {"a": [1000.0, 900.0, -2.0], "b": [0.5, 0.25, -0.5]}
+    found = {name: hs.eigenpairs(np.diag(m), k=2, which="BE") for name, m in matrices.items()}
+    LayerSpectra(found).plot(ax)
+    ax.figure.canvas.draw()
+    places = ax.transData.transform([(v, 0) for v in (-2.0, -0.5, 0.0, 0.5, 1000.0)])[:, 0]
+    assert np.diff(places).min() > ax.bbox.width / 20
 
 
 def test_batches_are_refused_in_words(ax, data):

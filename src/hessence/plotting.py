@@ -26,6 +26,8 @@ FAR = 4.0
 MOST_LABELS = 8
 """More labels than this would fill a picture with their names."""
 
+MOST_RANGE = 1e4
+"""A logarithmic scale of both signs shows what is up to so many times smaller than the largest."""
 
 ROW = 0.24
 """How many inches a name takes among others below it."""
@@ -155,7 +157,8 @@ def draw_history(history: History, ax: Any = None) -> Any:
 def draw_layers(layers: LayerSpectra, ax: Any = None) -> Any:
     """Draw the eigenvalues of diagonal blocks, one row for each block, the first one on top.
 
-    The scale is logarithmic if all eigenvalues are positive and differ by more than a factor of 10.
+    Where eigenvalues differ by more than a factor of 10, the scale is logarithmic; if not all are
+    positive, it is so on either side of a linear stretch around zero.
     """
     own, ax = ax is None, one_axes(ax)
     if own:
@@ -165,9 +168,13 @@ def draw_layers(layers: LayerSpectra, ax: Any = None) -> Any:
     for place, values in enumerate(everything):
         ax.plot(values, np.full(values.size, place), "o", color=COLOURS[0], alpha=0.6)
     numbers = np.concatenate(everything)
-    if numbers.min() > 0 and numbers.max() > 10 * numbers.min():
+    linear = linear_stretch(numbers)
+    if linear is not None and numbers.min() > 0:
         ax.set_xscale("log")
-    elif numbers.min() <= 0:
+    elif linear is not None:
+        ax.set_xscale("symlog", linthresh=linear)
+        ax.xaxis.get_major_locator().set_params(numticks=5)  # more would touch on narrow axes
+    if numbers.min() <= 0:
         ax.axvline(0, color=GREY, linestyle=":", linewidth=1)
     ax.set_yticks(range(len(layers)), list(layers))
     ax.set_ylim(len(layers) - 0.5, -0.5)
@@ -241,6 +248,27 @@ def new_figure(width: float = 7.0, height: float = 4.2, columns: int = 1) -> tup
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
     return figure, list(axes)
+
+
+def linear_stretch(values: Any) -> float | None:
+    """Return up to where a logarithmic scale of both signs is to be linear, a power of ten.
+
+    It shows values down to a ten-thousandth of the largest. None means that values differ so little
+    that a linear scale shows all of them.
+
+    Examples
+    --------
+    >>> linear_stretch([-30.0, 0.5, 200.0]), linear_stretch([-3.0, 1e-17, 2.0])
+    (0.1, 0.0001)
+    >>> linear_stretch([-1.0, 2.0, 0.0]) is None
+    True
+    """
+    sizes = np.abs(np.asarray(values, dtype=float))
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    if not sizes.size or sizes.max() <= 10 * sizes.min():
+        return None
+    least = max(sizes.min(), sizes.max() / MOST_RANGE)
+    return float(10.0 ** np.floor(np.log10(least)))
 
 
 def legend_below(ax: Any) -> None:
