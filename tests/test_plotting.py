@@ -10,10 +10,10 @@ from hessence.curvature.measurement import Measurement
 from hessence.plotting import (
     draw_history,
     draw_spectrum,
-    draw_sweep,
     draw_trajectory,
     new_figure,
 )
+from hessence.sweep_picture import draw_sweep
 
 
 @pytest.fixture
@@ -97,6 +97,20 @@ def test_sweep_draws_one_line_for_each_eigenspace(ax, data):
     scales = np.asarray([1.0, 2.0, 3.0])
     draw_sweep(scales, [net.hessian(s * data[0], data[1]).spectrum() for s in scales], ax)
     assert sum(len(line.get_xdata()) == 3 for line in ax.lines) == 4
+
+
+def test_the_bulk_is_seen_beside_much_larger_outliers(ax, data):
+    x, noise = data
+    net = hs.ScalarLinear(np.full(1000, 0.1), np.full(1000, 0.1))
+    scales = np.asarray([1.0, 2.0])
+    draw_sweep(
+        scales, [net.hessian(s * x, net(s * x) + 0.1 * noise).spectrum() for s in scales], ax
+    )
+    lines = {line.get_label(): line.get_ydata()[0] for line in ax.lines}
+    assert abs(lines["outlier"]) > 100 * abs(lines["bulk"]) > 0
+    ax.figure.canvas.draw()
+    places = ax.transData.transform([(1.0, lines["bulk"]), (1.0, 0.0)])[:, 1]
+    assert abs(np.diff(places)[0]) > ax.bbox.height / 20
 
 
 def history(lr, ggn=True, n=4):

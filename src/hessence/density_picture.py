@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 BAND = "95 % band"
 TICK = "|"
-CROWD = 10
-"""Marks of more eigenvalues than this in a fiftieth of the picture would merge into a bar."""
+FEW, CROWD = 3, 10
+"""Of eigenvalues in a fiftieth of the picture, marks of a few stand alone; those of more than a
+crowd would merge into a bar."""
 
 
 def draw_density(
@@ -82,7 +83,7 @@ def _mark(ax: Any, values: Any, label: str) -> None:
     rows = {float(heights[0]) for heights in marks if len(heights)}
     height = 0.03 + 0.05 * len(rows)
     neighbours = _neighbours(values)
-    crowded = (neighbours > 1) & (neighbours.max(initial=0) > CROWD)
+    crowded = (neighbours > FEW) & (neighbours.max(initial=0) > CROWD)
     style = {
         "color": next_colour(ax),
         "linestyle": "none",

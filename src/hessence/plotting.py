@@ -206,40 +206,6 @@ def _draw_threshold(ax: Any, history: History, *, alone: bool) -> None:
             ax.set_ylim(low, min(high, FAR / 2 * top))
 
 
-def draw_sweep(
-    parameter: Any,
-    spectra: Spectrum | Sequence[Spectrum],
-    ax: Any = None,
-    *,
-    name: str = "parameter",
-) -> Any:
-    """Draw the eigenvalues of several spectra against the parameter they differ in.
-
-    Either the spectrum of a batch of networks, or a sequence of spectra of one shape.
-    """
-    ax = one_axes(ax)
-    shades = {"outlier": COLOURS[1], "bulk": COLOURS[0]}
-    styles = {"outlier": "-", "bulk": "--"}
-    many = list(spectra) if isinstance(spectra, Sequence) else [spectra]
-    for head in dict.fromkeys(space.label.partition("/")[0] for space in many[0].spaces):
-        values = [[to_numpy(space.value) for space in s[head]] for s in many]
-        lines = np.asarray(values if len(many) > 1 else np.transpose(values[0]))
-        for i, line in enumerate(lines.T):
-            ax.plot(
-                to_numpy(parameter),
-                line,
-                color=shades.get(head, GREY),
-                linestyle=styles.get(head, ":"),
-                label=head if i == 0 else None,
-            )
-    ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
-    ax.set_xlabel(name)
-    ax.set_ylabel("eigenvalue")
-    ax.margins(x=0)
-    ax.legend(frameon=False)
-    return ax
-
-
 def new_figure(width: float = 7.0, height: float = 4.2, columns: int = 1) -> tuple[Any, list[Any]]:
     """Return a figure outside any global state, with its axes in one row."""
     figure_class = _matplotlib("matplotlib.figure").Figure
