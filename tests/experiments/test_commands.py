@@ -1,6 +1,7 @@
 """``hessence reproduce`` and ``hessence report``, as users call them."""
 
 import base64
+import html
 import os
 import pty
 import re
@@ -17,6 +18,7 @@ from hessence.experiments import outputs
 from hessence.experiments.catalogue import all_experiments, find_experiment
 from hessence.experiments.store import Store
 from hessence.files import write_atomically
+from hessence.papers import PAPERS
 from tests.experiments.runs import SLEEPER
 
 MISTAKES = [
@@ -174,6 +176,8 @@ def test_the_report_stands_alone(tmp_path, capsys):
     for name in names:
         shows = find_experiment(name).shows
         assert shows[:1].upper() + shows[1:] in page
+    for number, title in PAPERS.items():
+        assert f"<b>{number}</b> {html.escape(title)}<" in page
 
 
 def test_the_report_tells_every_claim(tmp_path, monkeypatch, capsys):
