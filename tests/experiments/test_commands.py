@@ -71,13 +71,37 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("hessence: cannot write to ")
 
 
-def test_the_list_names_everything(capsys):
+def test_the_list_names_everything(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert main(["reproduce", "--list"]) == 0
     printed = capsys.readouterr().out
     for experiment in all_experiments().values():
         assert experiment.id in printed
         assert experiment.shows in printed
     assert "tiny" not in printed
+    assert f"000  {PAPERS['000']}" in printed
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_the_list_is_as_wide_as_the_terminal(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["reproduce", "--list"]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= columns
+    running = " ".join(printed.split())
+    for experiment in all_experiments().values():
+        assert f"\n{experiment.id} " in f"\n{printed}"
+        assert experiment.shows in running
+        assert ", ".join(experiment.figures) in running
+
+
+def test_a_list_that_fits_is_a_table(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    main(["reproduce", "--list"])
+    table = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "1000")
+    main(["reproduce", "--list"])
+    assert capsys.readouterr().out == table
 
 
 def test_settings_for_one_of_several(tmp_path, capsys):
