@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from hessence.experiments.overview import Result, read_results, verdict
+from hessence.papers import PAPERS
 
 HOME = Path(__file__).parent
 MOST_BYTES = 60_000
@@ -21,8 +22,11 @@ COLOURS = (128, 64, 32)
 HEAD = """# Gallery
 
 Every figure of the papers that an experiment stands for, at the preset {presets}, and what came
-out. Papers are numbered as in `hessence claims`; `--preset paper` takes the papers' own sizes. This
-page is made by `hessence reproduce --all --jobs 2 --out out` and `python docs/gallery.py out`.
+out; `--preset paper` takes the papers' own sizes. This page is made by
+`hessence reproduce --all --jobs 2 --out out` and `python docs/gallery.py out`. The papers, with the
+numbers that `hessence claims` gives them:
+
+{papers}
 """
 
 
@@ -43,7 +47,9 @@ def main(out: Path, home: Path = HOME) -> None:
         (pictures / name).write_bytes(content)
     links = [f"- [{r.stated['title']}](#{anchor(r.stated['title'])})" for r in results]
     presets = sorted({f"`{result.described['preset']}`" for result in results})
-    parts = [HEAD.format(presets=" or ".join(presets)), "\n".join(links), *map(section, results)]
+    papers = "\n".join(f"- {number}: {title}" for number, title in PAPERS.items())
+    head = HEAD.format(presets=" or ".join(presets), papers=papers)
+    parts = [head, "The figures:", "\n".join(links), *map(section, results)]
     (home / "gallery.md").write_text("\n\n".join(p.strip() for p in parts) + "\n", encoding="utf-8")
 
 

@@ -64,8 +64,21 @@ def test_demo_refuses_a_read_only_folder(tmp_path, capsys):
     assert "cannot write" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["dance"], ["demo", "--colour"]])
-def test_unknown_commands_are_usage_errors(arguments, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "beginning"),
+    [
+        ([], "hessence: error: the following arguments are required: COMMAND"),
+        (["dance"], "hessence: error: argument COMMAND: invalid choice: 'dance'"),
+        (["demo", "--colour"], "hessence: error: unrecognized arguments: --colour"),
+        (["spectrum", "a.py:b", "-k", "abc"], "hessence spectrum: error: argument -k: must be a"),
+        (["spectrum", "a.py:b", "--which", "XX"], "hessence spectrum: error: argument --which: "),
+        (["reproduce", "--jobs", "two"], "hessence reproduce: error: argument --jobs: invalid"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_told_in_one(arguments, beginning, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
-    assert "usage: hessence" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith(beginning)
+    assert told.endswith(" --help.\n")
+    assert told.count("\n") == 1

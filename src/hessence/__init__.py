@@ -108,4 +108,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_TORCH_NAMES])
+    special = [name for name in globals() if name.startswith("__") and name.endswith("__")]
+    return sorted([*__all__, *_TORCH_NAMES, *special])

@@ -6,15 +6,23 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import hessence
 from hessence.commands import find_spectrum, judge_claims, make_report, run_reproduce, show_demo
 from hessence.commands.failures import CommandError
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that tells a mistake in one line, without all that could have been said instead."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help.\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake ends in one sentence on standard error and status 2."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="hessence",
         description="The Hessian spectrum of a neural network, exact where mathematics allows it.",
     )

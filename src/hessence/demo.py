@@ -13,8 +13,9 @@ import numpy as np
 import hessence as hs
 from hessence.demo_models import model_pictures
 from hessence.files import write_atomically
-from hessence.plotting import COLOURS, GREY, draw_spectrum, draw_sweep, new_figure
+from hessence.plotting import COLOURS, GREY, draw_spectrum, legend_below, new_figure
 from hessence.report import Picture, Table, page
+from hessence.sweep_picture import draw_sweep
 
 AUTODIFF_LIMIT = 400
 """The largest number of parameters for which the demo builds the Hessian by autodiff."""
@@ -241,6 +242,7 @@ def _pair_through_training() -> Picture:
     ):
         trajectory = hs.gradient_descent(net, x, target, lr=0.18, steps=80, momentum=momentum)
         trajectory.plot(ax)
+        legend_below(ax)
         ax.set_title(title, fontsize=11)
     return Picture(
         "outlier-pair-through-training",
@@ -256,19 +258,22 @@ def _pair_through_training() -> Picture:
 def _data_scale() -> Picture:
     rng = np.random.default_rng(2)
     noise, y = rng.normal(size=(2, 100_000))
-    variances = np.linspace(0.1, 20, 100)
+    variances = np.geomspace(0.1, 20, 100)
     figure, axes = new_figure(width=11.0, columns=2)
     for ax, width in zip(axes, (10, 1000), strict=True):
         w, v = rng.normal(size=(2, width)) / width**0.5
         net = hs.ScalarLinear(w, v)
         spectra = [net.hessian(np.sqrt(s) * noise, y).spectrum() for s in variances]
         draw_sweep(variances, spectra, ax, name="variance of the inputs")
+        ax.set_xscale("log")
         ax.set_title(f"width {width}", fontsize=11)
+    _one_legend(figure, axes)
     return Picture(
         "data-scale",
         "The scale of the data sets the scale of the spectrum",
         "Outliers and bulk of a linear network at initialisation, on 100 000 Gaussian samples, "
-        "against the variance of the inputs.",
+        "against the variance of the inputs; the scale of the eigenvalues is logarithmic on either "
+        "side of zero.",
         figure,
     )
 
@@ -350,12 +355,14 @@ def _attention_sweeps() -> Picture:
         (axes[2], sinks, strengths, "strength of the sink"),
     ):
         draw_sweep(parameter, net.hessian(x, y).spectrum(), ax, name=name)
+    _one_legend(figure, axes)
     return Picture(
         "attention-sweeps",
         "Outliers and bulk of self-attention",
         "All 2001 eigenvalues of a self-attention layer with d_K = 1000, on ten sequences of ten "
         "tokens, against the norm of its query and key weights, its value weight, and the strength "
-        "of an attention sink on the first token.",
+        "of an attention sink on the first token; the scale of the eigenvalues is logarithmic on "
+        "either side of zero.",
         figure,
     )
 
@@ -366,26 +373,44 @@ def _edge_of_stability() -> Picture:
     net = hs.SelfAttention(0.1 * rng.normal(), *(0.1 * rng.normal(size=(2, 2))))
     t: Any = hs.gradient_descent(net, x, x[::-1], lr=2.3, steps=600)
     figure, axes = new_figure(width=13.0, columns=4)
-    axes[0].semilogy(t.loss, color=COLOURS[0])
-    axes[0].set_ylabel("loss")
-    t.plot(axes[1])
-    axes[2].plot(t.trace, color=COLOURS[2])
-    axes[2].set_ylabel("trace")
-    for values, name, colour in (
-        (np.abs(t.value), "value", COLOURS[0]),
-        (t.query_norm, "query", COLOURS[1]),
-        (t.key_norm, "key", COLOURS[3]),
-    ):
-        axes[3].plot(values, color=colour, label=name)
-    axes[3].set_ylabel("norm of the weights")
-    axes[3].legend(frameon=False)
-    for ax in axes:
+    for ax, curves, title in (
+        (axes[0], {"loss": t.loss}, "loss"),
+        (axes[1], {"sharpness": t.sharpness}, "largest eigenvalue"),
+        (axes[2], {"trace": t.trace}, "trace"),
+        (axes[3], {"value": np.abs(t.value), "query": t.query_norm, "key": t.key_norm},
+         "norm of the weights"),
+    ):  # fmt: skip
+        for (name, values), colour in zip(curves.items(), COLOURS, strict=False):
+            _by_parity(ax, values, colour, name, "--" if name == "key" else "-")
         ax.set_xlabel("step")
+        ax.set_ylabel(title)
         ax.margins(x=0)
+    axes[0].set_yscale("log")
+    axes[1].axhline(2 / t.lr, color="black", linestyle="--", linewidth=1, label="2 / lr")
+    axes[0].legend(axes[0].lines, ("odd steps", "even steps"), frameon=False)
+    for ax in (axes[1], axes[3]):
+        ax.legend(frameon=False)
     return Picture(
         "edge-of-stability",
         "Self-attention at the edge of stability",
         "Learning to reverse a sequence with rate 2.3 and d_K = 2. The sharpness rises to the "
-        "threshold 2 / lr, crosses it, and hovers around it; the loss stops falling there.",
+        "threshold 2 / lr, crosses it, and swings around it, above at one step and below at the "
+        "next. The loss stops falling there.",
         figure,
     )
+
+
+def _by_parity(ax: Any, values: Any, colour: str, name: str, style: str) -> None:
+    """Draw even steps dark and odd ones light: one line would fill all that it swings over."""
+    steps = np.arange(len(values))
+    for first, alpha, label in ((1, 0.45, None), (0, 1.0, name)):
+        line = {"color": colour, "alpha": alpha, "linestyle": style, "linewidth": 1.3}
+        ax.plot(steps[first::2], values[first::2], label=label, **line)
+
+
+def _one_legend(figure: Any, axes: list[Any]) -> None:
+    """Put one legend under axes that all show the same."""
+    handles, labels = axes[0].get_legend_handles_labels()
+    for ax in axes:
+        ax.get_legend().remove()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import hessence as hs
-from hessence.plotting import new_figure
+from hessence.plotting import legend_below, new_figure
 from hessence.report import Picture
 
 STEPS, EVERY, LR = 1000, 20, 0.12
@@ -26,6 +26,7 @@ def model_pictures() -> list[Picture]:
     _train(model, x, y, monitor)
     figure, (ax,) = new_figure()
     monitor.plot(ax)
+    legend_below(ax)
     through_training = Picture(
         "model-through-training",
         "Any PyTorch model through training",

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from hessence.curvature.layers import LayerSpectra
     from hessence.dynamics.scalar import ScalarTrajectory
     from hessence.dynamics.trajectory import Trajectory
-    from hessence.krylov.density_result import Density
     from hessence.spectra import Spectrum
 
 COLOURS = ("#0b6e99", "#d1495b", "#66a182", "#edae49", "#6a4c93", "#8d6b48", "#2e4057")
 GREY = "#7a7a7a"
 PHASES = {"early": "#fdf0d5", "late": "#e3f2e1", "divergent": "#fbe3e4"}
 MARKERS = {"outlier": "o", "bulk": "s"}
-GGN = "Gauss–Newton, the same ranks"
 FAR = 4.0
 """A threshold above so many times all eigenvalues would flatten them in the picture."""
 
 MOST_LABELS = 8
 """More labels than this would fill a picture with their names."""
 
+MOST_RANGE = 1e4
+"""A logarithmic scale of both signs shows what is up to so many times smaller than the largest."""
 
 ROW = 0.24
 """How many inches a name takes among others below it."""
@@ -42,7 +42,7 @@ def draw_spectrum(spectrum: Spectrum, ax: Any = None) -> Any:
     """
     if to_numpy(spectrum.values).ndim > 1:
         raise ValueError("a picture shows one network; pick one of the batch first.")
-    ax = _axes(ax)
+    ax = one_axes(ax)
     many = len({space.label for space in spectrum.spaces}) > MOST_LABELS
     parts = {space.label: space.label.partition("/") for space in spectrum.spaces}
     kinds = sorted({head if many else tail for head, _, tail in parts.values()})
@@ -81,9 +81,9 @@ def draw_spectrum(spectrum: Spectrum, ax: Any = None) -> Any:
 
 def draw_trajectory(trajectory: ScalarTrajectory, ax: Any = None) -> Any:
     """Draw outliers and bulk through training over the phases of learning, and 2 / lr."""
-    ax = _axes(ax)
     if not isinstance(trajectory.phase, tuple):
         raise ValueError("a picture shows one network; train one of the batch on its own.")
+    own, ax = ax is None, one_axes(ax)
     outliers = to_numpy(trajectory.outliers)
     if outliers.ndim == 2:
         outliers = outliers[:, None, :]
@@ -106,13 +106,13 @@ def draw_trajectory(trajectory: ScalarTrajectory, ax: Any = None) -> Any:
     ax.set_xlabel("step")
     ax.set_ylabel("eigenvalue")
     ax.margins(x=0, y=0.12)
-    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+    _place_legend(ax, below=own)
     return ax
 
 
 def draw_sharpness(trajectory: Trajectory, ax: Any = None) -> Any:
     """Draw the sharpness through training and the threshold 2 / lr of stable steps."""
-    ax = _axes(ax)
+    ax = one_axes(ax)
     values = to_numpy(trajectory.sharpness)
     ax.plot(np.arange(len(trajectory)), values, color=COLOURS[0], label="sharpness")
     ax.axhline(2 / trajectory.lr, color="black", linestyle="--", linewidth=1, label="2 / lr")
@@ -128,16 +128,18 @@ def draw_history(history: History, ax: Any = None) -> Any:
 
     A threshold 2 / lr far above all eigenvalues is named in the legend and left out of sight.
     """
-    own, ax = ax is None, _axes(ax)
+    own, ax = ax is None, one_axes(ax)
     marker = "o" if len(history) == 1 else None
     following = "the next" if history.k == 2 else f"the next {history.k - 1}"
+    largest = "largest" if history.k == 1 else f"{history.k} largest"
     # The Gauss–Newton matrix's lines are thinner than the Hessian's, which they often cover.
-    for values, colour, style, name in (
-        (history.eigenvalues, COLOURS[0], {"linewidth": 2.4}, "sharpness"),
-        (history.ggn_eigenvalues, COLOURS[3], {"linewidth": 1.2, "linestyle": "--"}, GGN),
+    dashes = {"linewidth": 1.2, "linestyle": "--"}
+    for values, colour, style, names in (
+        (history.eigenvalues, COLOURS[0], {"linewidth": 2.4}, ("sharpness", following)),
+        (history.ggn_eigenvalues, COLOURS[3], dashes, (f"Gauss–Newton: the {largest}",)),
     ):
         for i in range(history.k if np.isfinite(values).any() else 0):
-            label = name if i == 0 else following if i == 1 and name != GGN else None
+            label = names[i] if i < len(names) else None
             line = style | {"color": colour, "marker": marker, "alpha": 1.0 if i == 0 else 0.5}
             ax.plot(history.steps, values[:, i], label=label, **line)
     _draw_threshold(ax, history, alone=own)
@@ -148,16 +150,17 @@ def draw_history(history: History, ax: Any = None) -> Any:
     ax.set_ylabel("eigenvalue")
     ax.margins(x=0.02)
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+        _place_legend(ax, below=own)
     return ax
 
 
 def draw_layers(layers: LayerSpectra, ax: Any = None) -> Any:
     """Draw the eigenvalues of diagonal blocks, one row for each block, the first one on top.
 
-    The scale is logarithmic if all eigenvalues are positive and differ by more than a factor of 10.
+    Where eigenvalues differ by more than a factor of 10, the scale is logarithmic; if not all are
+    positive, it is so on either side of a linear stretch around zero.
     """
-    own, ax = ax is None, _axes(ax)
+    own, ax = ax is None, one_axes(ax)
     if own:
         _, height = ax.figure.get_size_inches()
         ax.figure.set_figheight(max(height, ROW * (len(layers) + 2)))
@@ -165,9 +168,13 @@ def draw_layers(layers: LayerSpectra, ax: Any = None) -> Any:
     for place, values in enumerate(everything):
         ax.plot(values, np.full(values.size, place), "o", color=COLOURS[0], alpha=0.6)
     numbers = np.concatenate(everything)
-    if numbers.min() > 0 and numbers.max() > 10 * numbers.min():
+    linear = linear_stretch(numbers)
+    if linear is not None and numbers.min() > 0:
         ax.set_xscale("log")
-    elif numbers.min() <= 0:
+    elif linear is not None:
+        ax.set_xscale("symlog", linthresh=linear)
+        ax.xaxis.get_major_locator().set_params(numticks=5)  # more would touch on narrow axes
+    if numbers.min() <= 0:
         ax.axvline(0, color=GREY, linestyle=":", linewidth=1)
     ax.set_yticks(range(len(layers)), list(layers))
     ax.set_ylim(len(layers) - 0.5, -0.5)
@@ -199,82 +206,6 @@ def _draw_threshold(ax: Any, history: History, *, alone: bool) -> None:
             ax.set_ylim(low, min(high, FAR / 2 * top))
 
 
-def draw_sweep(
-    parameter: Any,
-    spectra: Spectrum | Sequence[Spectrum],
-    ax: Any = None,
-    *,
-    name: str = "parameter",
-) -> Any:
-    """Draw the eigenvalues of several spectra against the parameter they differ in.
-
-    Either the spectrum of a batch of networks, or a sequence of spectra of one shape.
-    """
-    ax = _axes(ax)
-    shades = {"outlier": COLOURS[1], "bulk": COLOURS[0]}
-    styles = {"outlier": "-", "bulk": "--"}
-    many = list(spectra) if isinstance(spectra, Sequence) else [spectra]
-    for head in dict.fromkeys(space.label.partition("/")[0] for space in many[0].spaces):
-        values = [[to_numpy(space.value) for space in s[head]] for s in many]
-        lines = np.asarray(values if len(many) > 1 else np.transpose(values[0]))
-        for i, line in enumerate(lines.T):
-            ax.plot(
-                to_numpy(parameter),
-                line,
-                color=shades.get(head, GREY),
-                linestyle=styles.get(head, ":"),
-                label=head if i == 0 else None,
-            )
-    ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
-    ax.set_xlabel(name)
-    ax.set_ylabel("eigenvalue")
-    ax.margins(x=0)
-    ax.legend(frameon=False)
-    return ax
-
-
-def draw_density(density: Density, ax: Any = None, *, eigenvalues: Any = None) -> Any:
-    """Draw a smoothed density and its band on a logarithmic scale.
-
-    What lies lower than a tenth of what one eigenvalue alone amounts to is cut off: below that
-    there is only the Gaussian's tail. Eigenvalues that are known are marked along the bottom.
-    """
-    ax = _axes(ax)
-    floor = 0.04 / (density.size * density.width)
-    top = 3 * float((density.values + density.error).max())
-    low = np.maximum(density.values - density.error, floor / 10)
-    high = np.maximum(density.values + density.error, floor / 10)
-    if density.products:  # else all eigenvalues are known
-        ax.fill_between(
-            density.grid, low, high, color=COLOURS[0], alpha=0.25, linewidth=0, label="95 % band"
-        )
-    ax.plot(
-        density.grid,
-        np.maximum(density.values, floor / 10),
-        color=COLOURS[0],
-        linewidth=1.2,
-        label=f"density, smoothed by {density.width:.2g}",
-    )
-    if eigenvalues is not None:
-        known = to_numpy(eigenvalues).ravel()
-        ax.plot(
-            known,
-            np.full(known.size, 1.6 * floor),
-            color=COLOURS[1],
-            linestyle="none",
-            marker="|",
-            markersize=9,
-            label="eigenvalues",
-        )
-    ax.set_yscale("log")
-    ax.set_ylim(floor, max(top, 10 * floor))
-    ax.set_xlabel("eigenvalue")
-    ax.set_ylabel("density")
-    ax.margins(x=0)
-    ax.legend(frameon=False)
-    return ax
-
-
 def new_figure(width: float = 7.0, height: float = 4.2, columns: int = 1) -> tuple[Any, list[Any]]:
     """Return a figure outside any global state, with its axes in one row."""
     figure_class = _matplotlib("matplotlib.figure").Figure
@@ -285,15 +216,61 @@ def new_figure(width: float = 7.0, height: float = 4.2, columns: int = 1) -> tup
     return figure, list(axes)
 
 
+def linear_stretch(values: Any) -> float | None:
+    """Return up to where a logarithmic scale of both signs is to be linear, a power of ten.
+
+    It shows values down to a ten-thousandth of the largest. None means that values differ so little
+    that a linear scale shows all of them.
+
+    Examples
+    --------
+    >>> linear_stretch([-30.0, 0.5, 200.0]), linear_stretch([-3.0, 1e-17, 2.0])
+    (0.1, 0.0001)
+    >>> linear_stretch([-1.0, 2.0, 0.0]) is None
+    True
+    """
+    sizes = np.abs(np.asarray(values, dtype=float))
+    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
+    if not sizes.size or sizes.max() <= 10 * sizes.min():
+        return None
+    least = max(sizes.min(), sizes.max() / MOST_RANGE)
+    return float(10.0 ** np.floor(np.log10(least)))
+
+
+def legend_below(ax: Any) -> None:
+    """Put the legend under the axes, of a figure whose layout makes room for it."""
+    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+
+
+def _place_legend(ax: Any, *, below: bool) -> None:
+    """Put the legend under axes of our own, and inside those of others, which may have no room."""
+    if below:
+        legend_below(ax)
+    else:
+        ax.legend(loc="best", fontsize="small", framealpha=0.7, edgecolor="none")
+
+
+def next_colour(ax: Any) -> str:
+    """Return the first of our colours that no line on the axes has; all taken, they start again."""
+    to_hex = _matplotlib("matplotlib.colors").to_hex
+    taken = [to_hex(line.get_color()) for line in ax.lines]
+    return min(COLOURS, key=taken.count)
+
+
 def _shade_phases(ax: Any, phases: Sequence[str | None]) -> None:
-    """Tint the background; stretches too short to read get the tint and no word."""
+    """Tint the background; a phase whose stretches have no room for a word is in the legend."""
     edges = [i for i in range(len(phases)) if i == 0 or phases[i] != phases[i - 1]]
-    for first, last in zip(edges, [*edges[1:], len(phases)], strict=True):
+    stretches = list(zip(edges, [*edges[1:], len(phases)], strict=True))
+    room = len(phases) / 12
+    named = {phases[first] for first, last in stretches if last - first > room}
+    for first, last in stretches:
         phase = phases[first]
         if phase is None:
             continue
-        ax.axvspan(first, last, color=PHASES[phase], zorder=0, linewidth=0)
-        if last - first > len(phases) / 12:
+        label = None if phase in named else f"{phase} phase"
+        named.add(phase)
+        ax.axvspan(first, last, color=PHASES[phase], zorder=0, linewidth=0, label=label)
+        if last - first > room:
             ax.text(
                 (first + last) / 2,
                 0.98,
@@ -306,8 +283,11 @@ def _shade_phases(ax: Any, phases: Sequence[str | None]) -> None:
             )
 
 
-def _axes(ax: Any) -> Any:
+def one_axes(ax: Any) -> Any:
+    """Return the axes to draw on, which are new ones if none are given."""
     if ax is not None:
+        if not isinstance(ax, _matplotlib("matplotlib.axes").Axes):
+            raise TypeError(f"ax must be one matplotlib Axes, got {type(ax).__name__}.")
         return ax
     _, ax = _matplotlib("matplotlib.pyplot").subplots(layout="constrained")
     ax.spines[["top", "right"]].set_visible(False)

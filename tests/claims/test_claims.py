@@ -12,6 +12,7 @@ from hessence.claims.protocol import judge
 from hessence.claims.tiny_transformers import draw
 from hessence.cli import main
 from hessence.experiments.catalogue import find_experiment
+from hessence.papers import PAPERS, papers_named
 
 # What came out. A verdict that changes is either a mistake of ours or news.
 VERDICTS = {
@@ -270,6 +271,21 @@ def test_the_command_lists_claims_without_judging_them(capsys):
     listed = capsys.readouterr().out
     assert all(f"{name}  {claim.where[:20]}" in listed for name, claim in all_claims().items())
     assert "largest gap" not in listed
+
+
+@pytest.mark.parametrize("options", [[], ["--list"]])
+def test_the_command_says_which_paper_is_which(options, capsys):
+    assert main(["claims", "000-T3.1", "E-003-outliers", *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line[5:] in PAPERS.values()] == [
+        f"{number}  {PAPERS[number]}" for number in ("000", "003")
+    ]
+
+
+def test_every_paper_of_a_claim_has_a_title():
+    places = [claim.where for claim in all_claims().values()]
+    assert papers_named(places) == PAPERS
+    assert all(papers_named([place]) for place in places)
 
 
 def test_an_unknown_claim_is_one_sentence(capsys):

@@ -1,6 +1,7 @@
 """``hessence reproduce`` and ``hessence report``, as users call them."""
 
 import base64
+import html
 import os
 import pty
 import re
@@ -17,6 +18,7 @@ from hessence.experiments import outputs
 from hessence.experiments.catalogue import all_experiments, find_experiment
 from hessence.experiments.store import Store
 from hessence.files import write_atomically
+from hessence.papers import PAPERS
 from tests.experiments.runs import SLEEPER
 
 MISTAKES = [
@@ -69,13 +71,37 @@ def test_a_folder_that_cannot_be_written(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("hessence: cannot write to ")
 
 
-def test_the_list_names_everything(capsys):
+def test_the_list_names_everything(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert main(["reproduce", "--list"]) == 0
     printed = capsys.readouterr().out
     for experiment in all_experiments().values():
         assert experiment.id in printed
         assert experiment.shows in printed
     assert "tiny" not in printed
+    assert f"000  {PAPERS['000']}" in printed
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_the_list_is_as_wide_as_the_terminal(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["reproduce", "--list"]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= columns
+    running = " ".join(printed.split())
+    for experiment in all_experiments().values():
+        assert f"\n{experiment.id} " in f"\n{printed}"
+        assert experiment.shows in running
+        assert ", ".join(experiment.figures) in running
+
+
+def test_a_list_that_fits_is_a_table(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    main(["reproduce", "--list"])
+    table = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "1000")
+    main(["reproduce", "--list"])
+    assert capsys.readouterr().out == table
 
 
 def test_settings_for_one_of_several(tmp_path, capsys):
@@ -174,6 +200,8 @@ def test_the_report_stands_alone(tmp_path, capsys):
     for name in names:
         shows = find_experiment(name).shows
         assert shows[:1].upper() + shows[1:] in page
+    for number, title in PAPERS.items():
+        assert f"<b>{number}</b> {html.escape(title)}<" in page
 
 
 def test_the_report_tells_every_claim(tmp_path, monkeypatch, capsys):

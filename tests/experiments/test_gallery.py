@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hessence.cli import main
+from hessence.papers import PAPERS
 from tests.experiments.runs import SLEEPER
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "gallery.py"
@@ -43,3 +44,17 @@ def test_the_page_in_the_repository_is_whole(gallery):
     files = list((SCRIPT.parent / "gallery").iterdir())
     assert shown == {path.name for path in files}
     assert sum(path.stat().st_size for path in files) < 2_000_000
+
+
+def test_it_says_which_paper_is_which(gallery, tmp_path):
+    page = (SCRIPT.parent / "gallery.md").read_text(encoding="utf-8")
+    cited = set(re.findall(r"\b(\d{3}) (?:F|Fig|§|App)", page))
+    assert cited <= PAPERS.keys()
+    assert all(f"- {number}: {title}\n" in page for number, title in PAPERS.items())
+    # The page in the repository begins as the script would have it.
+    out, home = tmp_path / "out", tmp_path / "docs"
+    main(["reproduce", "relu-cells", "--preset", "tiny", "--out", str(out)])
+    home.mkdir()
+    gallery.main(out, home)
+    made = (home / "gallery.md").read_text(encoding="utf-8").replace("`tiny`", "`quick`")
+    assert page.partition("- [")[0] == made.partition("- [")[0]

@@ -15,7 +15,9 @@ from hessence.claims.ledger import (
     find_claim,
     one_thread,
 )
+from hessence.claims.protocol import Claim
 from hessence.commands.failures import CommandError
+from hessence.papers import papers_named
 
 WIDTH = 100
 
@@ -37,6 +39,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     if options.list:
         print("\n".join(_paragraph(f"{claim.id}  {claim.where}: {claim.says}") for claim in chosen))
+        print("\n".join(["", *_papers(chosen)]))
         return 0
     with one_thread():
         judged = [(claim, claim.check()) for claim in chosen]
@@ -60,6 +63,7 @@ def _as_text(judged: Sequence[Judged]) -> str:
         lines.append(f"{claim.id}  {verdict.word}")
         texts = (f"{claim.where}: {claim.says}", verdict.evidence)
         lines += [_paragraph(text, initial="    ") for text in texts]
+    lines += ["", *_papers([claim for claim, _ in judged])]
     whole = sum(verdict.holds and verdict.condition is None for _, verdict in judged)
     partly = sum(verdict.holds and verdict.condition is not None for _, verdict in judged)
     failing = len(judged) - whole - partly
@@ -68,6 +72,11 @@ def _as_text(judged: Sequence[Judged]) -> str:
         f"{partly} on a condition, {failing} fail{'s' * (failing == 1)}."
     )
     return "\n".join(lines)
+
+
+def _papers(claims: Sequence[Claim]) -> list[str]:
+    named = papers_named(claim.where for claim in claims)
+    return [_paragraph(f"{number}  {title}") for number, title in named.items()]
 
 
 def _paragraph(text: str, initial: str = "") -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sqlite3
 import sys
 import traceback
@@ -14,9 +16,9 @@ from typing import Any
 
 from hessence.commands.failures import CommandError
 from hessence.experiments.catalogue import UnknownExperimentError, all_experiments, find_experiment
-from hessence.experiments.datasets import VARIABLE, MissingDataError, require_data
+from hessence.experiments.datasets import MissingDataError, require_data
 from hessence.experiments.engines import Engine, EngineError, open_engine
-from hessence.experiments.listing import experiment_table
+from hessence.experiments.listing import listing
 from hessence.experiments.locking import InUseError
 from hessence.experiments.options import OptionError, changed, nearest
 from hessence.experiments.outputs import FAILURES, write_outputs
@@ -66,8 +68,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run experiments, or list them."""
     if options.list:
-        print(experiment_table(list(all_experiments().values())).to_text())
-        print(f"\nData other than digits are read from the folder that {VARIABLE} names.")
+        print(listing(list(all_experiments().values()), _columns()))
         return 0
     plans = _plans(options)
     runnable, without_data = _with_data(plans, strict=not options.all)
@@ -86,6 +87,12 @@ def run(options: argparse.Namespace) -> int:
     for sentence in without_data:
         print(f"hessence: left out: {sentence}", file=sys.stderr)
     return 0 if all(whole) and not without_data else 1
+
+
+def _columns() -> int | None:
+    """Return how wide lines may be: as wide as the terminal, or any if they go elsewhere."""
+    limited = sys.stdout.isatty() or os.environ.get("COLUMNS")
+    return shutil.get_terminal_size().columns if limited else None
 
 
 def _plans(options: argparse.Namespace) -> list[Plan]:

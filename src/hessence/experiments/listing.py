@@ -1,12 +1,35 @@
-"""The table of ``hessence reproduce --list``."""
+"""What ``hessence reproduce --list`` prints."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from hessence.experiments.datasets import VARIABLE
 from hessence.experiments.protocol import Experiment
+from hessence.papers import papers_named
 from hessence.report import Table
+
+LEAST_WIDTH = 40
+"""Text is not broken into narrower lines than this."""
+
+
+def listing(experiments: Sequence[Experiment[Any]], width: int | None = None) -> str:
+    """Return the experiments, the papers they are from, and where data are looked for.
+
+    A table, if it fits into so many columns or they are not limited; else a paragraph for each
+    experiment, with its further lines indented.
+    """
+    table = experiment_table(experiments)
+    listed = table.to_text()
+    notes = [f"{n}  {title}" for n, title in papers_named(_figures(experiments)).items()]
+    notes += ["", f"Data other than digits are read from the folder that {VARIABLE} names."]
+    if width is None:
+        return "\n".join([listed, "", *notes])
+    if max(map(len, listed.splitlines())) > width:
+        listed = "\n".join(_paragraph(table.headings, row, width) for row in table.rows)
+    return "\n".join([listed, "", *(_wrapped(note, width) for note in notes)])
 
 
 def experiment_table(experiments: Sequence[Experiment[Any]]) -> Table:
@@ -37,6 +60,29 @@ def duration(minutes: float) -> str:
     if minutes < 1:
         return f"{max(1, round(60 * minutes))} s"
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
+
+
+def _figures(experiments: Sequence[Experiment[Any]]) -> list[str]:
+    return [figure for experiment in experiments for figure in experiment.figures]
+
+
+def _paragraph(headings: Sequence[str], row: Sequence[str], width: int) -> str:
+    """Return a row of the table, line by line."""
+    name, figures, *rest, shows = row
+    efforts = "; ".join(f"{h}: {cell}" for h, cell in zip(headings[2:-1], rest, strict=True))
+    lines = [_wrapped(f"{name}  {figures}", width)]
+    lines += [_wrapped(text, width, first="    ") for text in (shows, efforts)]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, width: int, first: str = "") -> str:
+    return textwrap.fill(
+        text,
+        max(width, LEAST_WIDTH),
+        initial_indent=first,
+        subsequent_indent="    ",
+        break_on_hyphens=False,
+    )
 
 
 def _effort(experiment: Experiment[Any], preset: str) -> str:

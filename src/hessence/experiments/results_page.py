@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hessence.experiments.overview import Result, findings_table, verdict
+from hessence.papers import PAPERS
 from hessence.report import STYLE, Table
 
 TITLE = "Hessence: the papers, run again"
@@ -30,6 +31,7 @@ table.ledger td:nth-child(1) { white-space: nowrap; } table.ledger td:nth-child(
 .partly { background: #fcefd2; color: #6f4a00; } .open { background: #e9e9ec; color: #444; }
 figure { background: #fff; border: 1px solid #e4e4e4; border-radius: .4rem; padding: .8rem; }
 figcaption { border-top: 1px solid #eee; padding-top: .5rem; margin-top: .5rem; }
+ul.papers { list-style: none; padding-left: 0; font-size: .92rem; }
 details { color: #555; font-size: .88rem; } summary { cursor: pointer; }
 @media print { h2 { break-before: page; } figure, tr { break-inside: avoid; } }
 """
@@ -46,7 +48,7 @@ def results_page(results: Sequence[Result], claims: Sequence[tuple[str, Table]] 
         The papers' claims, as :func:`hessence.claims.ledger.ledger_sections` lays them out; they
         follow the experiments.
     """
-    parts = ["<h2>Overview</h2>", _contents(results, claims)]
+    parts = ["<h2>Overview</h2>", _contents(results, claims), _papers()]
     for result in results:
         parts += _experiment(result)
     for place, (heading, table) in enumerate(claims):
@@ -98,6 +100,14 @@ def _contents(results: Sequence[Result], claims: Sequence[tuple[str, Table]]) ->
     return (
         f'<div class="scroll"><table><thead>{head}</thead><tbody>\n{body}\n</tbody></table></div>'
     )
+
+
+def _papers() -> str:
+    """Return which paper has which number."""
+    items = "\n".join(
+        f"<li><b>{number}</b> {html.escape(title)}</li>" for number, title in PAPERS.items()
+    )
+    return f'<p>The papers:</p><ul class="papers">\n{items}\n</ul>'
 
 
 def _counted(words: Sequence[str]) -> str:

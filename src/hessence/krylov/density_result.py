@@ -155,14 +155,38 @@ class Density:
             _remark=data["remark"],
         )
 
-    def plot(self, ax: Any = None, *, eigenvalues: Any = None) -> Any:
+    def plot(
+        self,
+        ax: Any = None,
+        *,
+        eigenvalues: Any = None,
+        label: str | None = None,
+        color: Any = None,
+    ) -> Any:
         """Draw the density and its band on a logarithmic scale; needs ``hessence[plot]``.
 
-        Eigenvalues that are known, as from ``hs.eigenpairs``, can be marked.
-        """
-        from hessence.plotting import draw_density
+        Several densities fit on the same axes. Their heights can be compared if all of them were
+        smoothed alike: give ``hs.density`` the same ``width``.
 
-        return draw_density(self, ax, eigenvalues=eigenvalues)
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw; new ones if not given.
+        eigenvalues : array, optional
+            Eigenvalues that are known, as from ``hs.eigenpairs``, to be marked along the bottom.
+        label : str, optional
+            What the legend calls the density; if not given, it tells the width.
+        color : optional
+            A colour as matplotlib has them; if not given, one that no line on the axes has yet.
+
+        Returns
+        -------
+        matplotlib Axes
+            The axes.
+        """
+        from hessence.density_picture import draw_density
+
+        return draw_density(self, ax, eigenvalues=eigenvalues, label=label, color=color)
 
     def __repr__(self) -> str:
         probes, steps = self.nodes.shape
