@@ -24,7 +24,7 @@ rank, world = (dist.get_rank(), dist.get_world_size()) if parallel else (0, 1)
 
 # The same seed everywhere: all processes must hold the same weights.
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(10, 60), nn.Tanh(), nn.Linear(60, 3)).double()
+model = nn.Sequential(nn.Linear(10, 80), nn.Tanh(), nn.Linear(80, 3)).double()
 x, y = torch.randn(101, 10).double(), torch.randint(3, (101,))
 loss = nn.CrossEntropyLoss()
 

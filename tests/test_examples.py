@@ -20,7 +20,16 @@ def test_data_parallel():
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     together, alone = run(*launcher, script), run(script)
     assert together.splitlines()[0] == alone.splitlines()[0]
-    assert together.startswith("5 of 843 eigenvalues, estimated")
+    assert together.startswith("5 of 1123 eigenvalues, estimated")
+
+
+def test_small_transformer(tmp_path):
+    pytest.importorskip("matplotlib")
+    script = EXAMPLES / "small_transformer.py"
+    options = ("-k", "2", "--probes", "1", "--steps", "4", "--out", str(tmp_path))
+    printed = run("-m", "hessence", "spectrum", f"{script}:build", *options)
+    assert printed.startswith("2 of 4808 eigenvalues, estimated")
+    assert (tmp_path / "spectrum.png").exists()
 
 
 def test_watch_training(tmp_path):

@@ -197,7 +197,7 @@ def test_a_reader_that_has_seen_enough(script, tmp_path):
 
 def test_a_script_that_does_not_run(tmp_path, capsys):
     path = tmp_path / "bad.py"
-    path.write_text("import nothing_like_it\n", encoding="utf-8")
+    path.write_text("import nothing_like_it\nbuild = nothing_like_it.make\n", encoding="utf-8")
     assert main(["spectrum", f"{path}:build"]) == 2
     assert "cannot be run: ModuleNotFoundError" in capsys.readouterr().err
 
@@ -223,3 +223,18 @@ def test_a_terminal_gets_a_progress_bar(script, tmp_path):
     assert "density  [" in text
     assert "/" in text.partition("density  [")[2]
     assert text.endswith("\r\x1b[K")
+
+
+def test_a_script_without_the_function_is_not_run(tmp_path, capsys):
+    path, trace = tmp_path / "script.py", tmp_path / "ran"
+    path.write_text(f"open({str(trace)!r}, 'w').close()\n\ndef building():\n    pass\n")
+    assert main(["spectrum", f"{path}:build"]) == 2
+    assert "has no function build; near it: building." in capsys.readouterr().err
+    assert not trace.exists()
+
+
+def test_a_function_that_is_made_by_other_means(tmp_path, capsys):
+    path = tmp_path / "script.py"
+    path.write_text("from os.path import *\nglobals()['build'] = lambda: 1\n")
+    assert main(["spectrum", f"{path}:build"]) == 2
+    assert "must return model, data and loss, got int" in capsys.readouterr().err

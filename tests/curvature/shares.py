@@ -25,7 +25,7 @@ def main(rank: int, world: int, folder: Path) -> None:
         store = f"file://{folder.resolve()}/store"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    model = nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 3)).double()
     x, classes = torch.randn(33, 4).double(), torch.randint(3, (33,))
     # All of the second share's targets but four are ignored.
     classes[24:] = -100
@@ -80,10 +80,11 @@ def ask(model, wrapped, x, classes):
     yield "loss before any product", torch.tensor(H.ggn.loss())
     for name in ("hessian", "ggn"):
         pairs = hs.eigenpairs(operators[name], k=3, tol=1e-10)
+        assert pairs.method == "Lanczos"
         yield f"{name}: eigenvalues", pairs.eigenvalues
         yield f"{name}: eigenvectors", pairs.vectors.abs()
     yield "density", torch.as_tensor(hs.density(operators["hessian"], probes=3, steps=10).values)
-    linear = nn.Sequential(nn.Linear(4, 30, bias=False), nn.Linear(30, 3, bias=False)).double()
+    linear = nn.Sequential(nn.Linear(4, 150, bias=False), nn.Linear(150, 3, bias=False)).double()
     found = hs.spectrum(linear, (x, real))
     yield "exact", torch.tensor(float(found.exact))
     yield "exact eigenvalues", found.eigenvalues
@@ -91,8 +92,17 @@ def ask(model, wrapped, x, classes):
     last = x[-1:, None], real[-1:, None]
     odd = [(x, real)] if len(x) == SHARES[0] else [(x[:-1], real[:-1]), last]
     estimated = hs.spectrum(linear, odd, tol=1e-10)
+    assert estimated.method == "Lanczos"
     yield "not exact", torch.tensor(float(estimated.exact))
     yield "estimated eigenvalues", estimated.eigenvalues
+    # NaN in the second share alone; all processes must stop.
+    spoilt = x.clone()
+    if len(x) != SHARES[0]:
+        spoilt[-SHARES[1]] = torch.nan
+    try:
+        hs.spectrum(model, (spoilt, real))
+    except ValueError as error:
+        yield "refused", torch.tensor(float("data holds NaN" in str(error)))
     yield "trace", torch.as_tensor(hs.trace(operators["hessian"], products=20).value)
 
 

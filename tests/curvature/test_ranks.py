@@ -61,9 +61,13 @@ def test_what_is_exact_for_all_data_is_exact_for_shares(answers):
     for found in answers:
         assert found["exact"] == 1
         assert found["not exact"] == 0
-        assert len(found["exact eigenvalues"]) == 210
+        assert len(found["exact eigenvalues"]) == 1050
 
 
 def test_the_checks_pass(answers):
     for found in answers:
         assert all(value == 1 for name, value in found.items() if "check" in name)
+
+
+def test_what_one_process_refuses_all_refuse(answers):
+    assert all(float(answer["refused"]) == 1 for answer in answers)

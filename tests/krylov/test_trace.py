@@ -106,7 +106,7 @@ def test_xtrace_is_what_its_definition_says():
     rng = np.random.default_rng(0)
     H = matrix(SPECTRA["negative_trace"](50, rng), rng)
     probes, product = Probes(rng, 6, 50, H), ScaledProduct(operand(H))
-    estimates, covariance = xtrace(sketch(product, probes, 0, 6), 50)
+    estimates, covariance = xtrace(sketch(product, probes, 6), 50)
     columns = probes.columns(0, 6)
     expected = brute_force_xtrace(H, columns)
     np.testing.assert_allclose(estimates * product.scale, [expected[i] for i in range(6)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import difflib
 import importlib.util
@@ -124,6 +125,7 @@ def load_function(target: str) -> Callable[[], Any]:
     path = Path(file)
     if not path.is_file():
         raise CommandError(f"there is no file {file!r}.")
+    _require_written(path, name)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise CommandError(f"{file} is not a Python file.")
@@ -141,12 +143,29 @@ def load_function(target: str) -> Callable[[], Any]:
     if found is not None and not callable(found):
         raise CommandError(f"{name} in {file} is not a function, but a {type(found).__name__}.")
     if found is None:
-        names = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
-        close = difflib.get_close_matches(name, names, n=3, cutoff=0.0)
-        hint = f"; near it: {', '.join(close)}" if close else ""
-        raise CommandError(f"{file} has no function {name}{hint}.")
+        names = [n for n, value in vars(module).items() if callable(value)]
+        raise CommandError(_missing(file, name, names))
     build: Callable[[], Any] = found
     return build
+
+
+def _require_written(path: Path, name: str) -> None:
+    """Refuse a script that nowhere says the function's name, before it does all it does."""
+    with contextlib.suppress(SyntaxError, UnicodeDecodeError):  # which show when it is run
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+        functions = [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        named = [n.id for n in nodes if isinstance(n, ast.Name)]
+        imports = [alias for n in nodes if isinstance(n, ast.ImportFrom) for alias in n.names]
+        imported = [alias.asname or alias.name for alias in imports]
+        if name not in {*functions, *named, *imported} and "*" not in imported:
+            raise CommandError(_missing(str(path), name, functions))
+
+
+def _missing(file: str, name: str, names: list[str]) -> str:
+    public = [other for other in names if not other.startswith("_")]
+    close = difflib.get_close_matches(name, public, n=3, cutoff=0.0)
+    hint = f"; near it: {', '.join(close)}" if close else ""
+    return f"{file} has no function {name}{hint}."
 
 
 def _built(build: Callable[[], Any], target: str) -> tuple[Any, Any, Any]:

@@ -164,13 +164,11 @@ def as_criterion(loss: Any, batch: Any) -> Criterion:
 
     Parameters
     ----------
-    loss : None, str, torch.nn loss, PointwiseLoss, callable or Criterion
+    loss : None, str, torch.nn loss, PointwiseLoss or callable
         None and ``"mse"`` are ½ E‖f − y‖².
     batch : object
         The first batch. One that is not a pair (input, target) leaves only a closure.
     """
-    if isinstance(loss, Criterion):
-        return loss
     if loss is None or isinstance(loss, str):
         return _named("mse" if loss is None else loss)
     if isinstance(loss, type):

@@ -52,15 +52,15 @@ class Sketch:
     squared_norm: float
 
 
-def sketch(product: ScaledProduct, probes: Probes, first: int, count: int) -> Sketch:
+def sketch(product: ScaledProduct, probes: Probes, count: int) -> Sketch:
     """Multiply `count` of the probes at most, and then the basis of what comes out."""
-    start = probes.draw(first)
+    start = probes.draw(0)
     xp, size = api.array_namespace(start), int(start.shape[0])
     rows = xp.empty((count, size), dtype=start.dtype, device=api.device(start))
     images, known, taken, squares = np.zeros((count, count)), 0, 0, 0.0
     while taken < count and known == taken:
         begin, taken = taken, min(taken + BLOCK, count)
-        block = product(probes.columns(first + begin, first + taken))
+        block = product(probes.columns(begin, taken))
         norms = lengths(block)
         squares += float((norms**2).sum())
         for j in range(begin, taken):
@@ -73,7 +73,7 @@ def sketch(product: ScaledProduct, probes: Probes, first: int, count: int) -> Sk
     rows = rows[:known, :]
     overlaps, inside = np.zeros((known, taken)), np.zeros((known, known))
     for part in blocks(taken):
-        columns = probes.columns(first + part.start, first + part.stop)
+        columns = probes.columns(part.start, part.stop)
         overlaps[:, part] = inner_products(rows, columns)
     for part in blocks(known):
         image = product(xp.matrix_transpose(rows[part, :]))

@@ -174,13 +174,13 @@ def _estimate(
     n, reference = subject.size, subject.reference
     if method == "xtrace":
         probes = Probes(rng, products // 2, n, reference)
-        known = sketch(product, probes, 0, len(probes))
+        known = sketch(product, probes, len(probes))
         estimates, covariance = xtrace(known, n)
         count = len(estimates)
         error = np.sqrt(estimates.var(ddof=1) / count + covariance)
         return _Found(float(estimates.mean()), float(error), count - 1, known.squared_norm)
     probes = Probes(rng, products - products // 3, n, reference)
-    known = sketch(product, probes, 0, products // 3)
+    known = sketch(product, probes, products // 3)
     value, error = _hutchpp(known, product, probes, products // 3)
     freedom = len(probes) - products // 3 - 1
     return _Found(value, error, freedom, known.squared_norm)
