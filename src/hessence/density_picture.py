@@ -39,7 +39,7 @@ def draw_density(
     floor = 0.04 / (density.size * density.width)
     low = np.maximum(density.values - density.error, floor / 10)
     high = np.maximum(density.values + density.error, floor / 10)
-    if np.isfinite(density._rules.size):  # else all eigenvalues are known
+    if not density.complete:
         named = BAND if label is None else f"{label}, {BAND}"
         again = named in ax.get_legend_handles_labels()[1]
         ax.fill_between(

@@ -36,3 +36,9 @@ def case():
     H = dense_hessian(lambda: loss(model(x), y), model.parameters())
     G = dense_ggn(lambda: model(x), lambda f: loss(f, y), model.parameters())
     return model, x, y, loss, H, G
+
+
+@pytest.fixture
+def data():
+    torch.manual_seed(0)
+    return torch.randn(60, 4, dtype=torch.float64), torch.randn(60, 2, dtype=torch.float64)

@@ -1,7 +1,6 @@
 """``hs.spectrum`` on PyTorch models: exact where recognised, a careful estimate elsewhere."""
 
 import copy
-import itertools
 import pickle
 from typing import ClassVar
 
@@ -11,26 +10,8 @@ import torch
 from torch import nn
 
 import hessence as hs
-from hessence.curvature import estimated_spectrum, exact_spectrum, model_spectrum
-from hessence.curvature.layers import LayerSpectra
-from tests.curvature.oracle import dense_hessian
-
-
-def dense(model, loss):
-    return dense_hessian(loss, model.parameters())
-
-
-def mlp(*sizes, activation=nn.Tanh):
-    layers = []
-    for inputs, outputs in itertools.pairwise(sizes):
-        layers += [nn.Linear(inputs, outputs), activation()]
-    return nn.Sequential(*layers[:-1]).double()
-
-
-@pytest.fixture
-def data():
-    torch.manual_seed(0)
-    return torch.randn(60, 4, dtype=torch.float64), torch.randn(60, 2, dtype=torch.float64)
+from hessence.curvature import estimated_spectrum, model_spectrum
+from tests.curvature.stacks import dense, linear, mlp
 
 
 @pytest.fixture(scope="module")
@@ -41,63 +22,6 @@ def large():
     x, y = torch.randn(60, 4, dtype=torch.float64), torch.randn(60, 2, dtype=torch.float64)
     values = torch.linalg.eigvalsh(dense(model, lambda: nn.MSELoss()(model(x), y))).flip(0)
     return model, (x, y), values
-
-
-def linear(*sizes):
-    pairs = itertools.pairwise(sizes)
-    return nn.Sequential(*(nn.Linear(i, o, bias=False) for i, o in pairs)).double()
-
-
-EXACT = {
-    "scalar": (lambda: linear(1, 12, 1), "closed form"),
-    "two layers": (lambda: linear(4, 40, 2), "narrow twin"),
-    "deep": (lambda: linear(4, 6, 5, 2), None),
-    "relu": (
-        lambda: nn.Sequential(
-            nn.Linear(1, 9, bias=False), nn.ReLU(), nn.Linear(9, 1, bias=False)
-        ).double(),
-        "closed form",
-    ),
-    "affine": (
-        lambda: nn.Sequential(nn.Linear(1, 9), nn.Linear(9, 1, bias=False)).double(),
-        None,
-    ),
-    "twin inside": (
-        lambda: nn.Sequential(
-            nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 30), nn.Linear(30, 2)
-        ).double(),
-        "narrow twin",
-    ),
-}
-
-
-@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.MSELoss(reduction="sum")])
-@pytest.mark.parametrize("name", EXACT)
-def test_recognised_models_are_exact(name, loss):
-    torch.manual_seed(2)
-    make, method = EXACT[name]
-    model = make()
-    inputs, outputs = model[0].in_features, model[-1].out_features
-    x = torch.randn(50, inputs, dtype=torch.float64)
-    y = torch.randn(50, outputs, dtype=torch.float64)
-    s = hs.spectrum(model, (x, y), loss)
-    H = dense(model, lambda: loss(model(x), y))
-    truth = torch.linalg.eigvalsh(H).flip(0)
-    assert s.exact
-    assert s.reason
-    assert method in (None, s.method)
-    assert float((s.eigenvalues - truth).abs().max()) <= 1e-10 * float(truth.abs().max())
-    assert s.verify(H).worst < 1e-10
-
-
-def test_batches_are_joined_for_the_theorem(data):
-    x, y = data
-    torch.manual_seed(2)
-    model = linear(4, 40, 2)
-    whole = hs.spectrum(model, (x, y), nn.MSELoss())
-    cut = hs.spectrum(model, [(x[:50], y[:50]), (x[50:], y[50:])], nn.MSELoss())
-    assert cut.exact
-    assert float((cut.eigenvalues - whole.eigenvalues).abs().max()) < 1e-12
 
 
 def test_an_estimate_has_proved_errors(large):
@@ -170,47 +94,6 @@ def test_a_method_can_be_insisted_on(data):
 )
 def test_the_reason_for_an_estimate_is_told(options, words, data):
     assert words in hs.spectrum(linear(4, 40, 2), data, **options).reason
-
-
-class Inside(nn.Sequential):
-    """A model that looks like a two-layer network and is not."""
-
-    def forward(self, x):
-        return self[1](torch.tanh(self[0](x)))
-
-
-class After(nn.Sequential):
-    """Another one, but it has a pair of linear layers in it."""
-
-    def forward(self, x):
-        return torch.tanh(super().forward(x))
-
-
-@pytest.mark.parametrize(("kind", "exact"), [(Inside, False), (After, True)])
-def test_lookalikes_are_what_they_compute(data, kind, exact):
-    torch.manual_seed(5)
-    model = kind(nn.Linear(4, 40, bias=False), nn.Linear(40, 2, bias=False)).double()
-    x, y = data
-    s = hs.spectrum(model, data, nn.MSELoss(), k=3)
-    truth = torch.linalg.eigvalsh(dense(model, lambda: nn.MSELoss()(model(x), y))).flip(0)
-    assert s.exact == exact
-    worst = (s.eigenvalues - truth[: len(s.eigenvalues)]).abs().max()
-    assert float(worst) < (1e-12 if exact else 1e-6) * float(truth[0])
-
-
-def test_a_wrong_theorem_is_caught(data, monkeypatch):
-    """If recognition were wrong by one in a million, the products would tell."""
-    torch.manual_seed(6)
-    model = linear(4, 40, 2)
-    real = exact_spectrum.recognise
-
-    def off(model, x, y, criterion):
-        return real(model, x, y * (1 + 1e-6), criterion)
-
-    monkeypatch.setattr(exact_spectrum, "recognise", off)
-    s = hs.spectrum(model, data, nn.MSELoss(), k=2)
-    assert not s.exact
-    assert "its products differ" in s.reason
 
 
 class Noisy(nn.Module):
@@ -297,46 +180,6 @@ def test_watching(large):
     assert seen[-1] == s.products
 
 
-def test_layers(data):
-    x, y = data
-    torch.manual_seed(8)
-    model = mlp(4, 6, 5, 2)
-    H = dense(model, lambda: nn.MSELoss()(model(x), y))
-    found = hs.layer_spectra(model, data, nn.MSELoss(), k=3)
-    assert list(found) == ["0", "2", "4"]
-    start = 0
-    for name, pairs in found.items():
-        size = sum(p.numel() for p in model[int(name)].parameters())
-        block = H[start : start + size, start : start + size]
-        truth = torch.linalg.eigvalsh(block).flip(0)[:3]
-        assert float((pairs.eigenvalues - truth).abs().max()) <= 1e-6 * float(truth[0])
-        assert float(pairs.sharpness) == float(pairs.eigenvalues.max())
-        start += size
-    assert found.converged
-    assert found.products == sum(pairs.products for pairs in found.values())
-    rows = str(found).splitlines()[2:]
-    for row, (name, pairs) in zip(rows, found.items(), strict=True):
-        size, *values, _ = row.split()[1:]
-        assert row.split()[0] == name
-        assert int(size) == sum(p.numel() for p in model[int(name)].parameters())
-        assert [float(v) for v in values] == pytest.approx(pairs.eigenvalues.tolist(), rel=1e-3)
-    each = hs.layer_spectra(model, data, nn.MSELoss(), groups="parameter", of="ggn")
-    assert list(each) == [name for name, _ in model.named_parameters()]
-    chosen = hs.layer_spectra(model, data, nn.MSELoss(), groups={"ends": ["0", "4"]})
-    assert chosen["ends"].vectors.shape[0] == 30 + 12
-    with pytest.warns(hs.ConvergenceWarning):
-        pairs = hs.eigenpairs(torch.diag(torch.arange(999.0)), max_products=20)
-    unresolved = LayerSpectra(a=pairs)
-    assert not unresolved.converged
-    assert str(unresolved).endswith(f"!\n  ! a: {unresolved['a'].message}")
-    with pytest.raises(ValueError, match="groups must be"):
-        hs.layer_spectra(model, data, groups="all")
-    with pytest.raises(ValueError, match="of must be"):
-        hs.layer_spectra(model, data, of="fisher")
-    with pytest.raises(ValueError, match="no parameter matches 'zero'"):
-        hs.layer_spectra(model, data, groups={"a": "zero"})
-
-
 @pytest.mark.parametrize("size", [8, 200])
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -368,20 +211,6 @@ def test_bad_numbers_are_told_apart_from_bad_products(data):
         hs.spectrum(model, data)
 
 
-@pytest.mark.parametrize("middle", [nn.Dropout(0.5), nn.BatchNorm1d(2)])
-def test_theorems_see_the_evaluation_mode(middle, data):
-    torch.manual_seed(3)
-    layers = [nn.Linear(4, 40), nn.Linear(40, 2)]
-    layers.insert(1 if isinstance(middle, nn.Dropout) else 2, middle)
-    model = nn.Sequential(*layers).double()
-    found = hs.spectrum(model, data, nn.MSELoss(), eval_mode=True)
-    assert all(module.training for module in model.modules())
-    assert found.exact
-    model.eval()
-    truth = torch.linalg.eigvalsh(dense(model, lambda: nn.MSELoss()(model(data[0]), data[1])))
-    assert torch.allclose(found.eigenvalues, truth.flip(0), rtol=0, atol=1e-12 * float(truth[-1]))
-
-
 def test_no_memory_at_all_is_enough(large):
     model, data, truth = large
     s = hs.spectrum(model, data, nn.MSELoss(), k=1, probes=2, steps=4, memory=0)
@@ -407,30 +236,6 @@ def test_an_estimate_holds_no_graphs_and_can_be_pickled(large):
         _ = copied.density
     _ = s.density
     assert np.array_equal(pickle.loads(pickle.dumps(s)).density.values, s.density.values)
-
-
-def test_bad_k_for_layers(data):
-    for k in (0, "all"):
-        with pytest.raises(ValueError, match="k must be an integer of at least 1"):
-            hs.layer_spectra(mlp(4, 3, 2), data, k=k)
-
-
-class Nearly(nn.Module):
-    """A wide pair of linear layers, but for one weight that also scales the output a little."""
-
-    def __init__(self):
-        super().__init__()
-        self.pair = nn.Sequential(nn.Linear(4, 400), nn.Linear(400, 2))
-
-    def forward(self, x):
-        return self.pair(x) * (1 + 0.01 * self.pair[0].weight[0, 0] ** 2)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_near_lookalikes_do_not_pass_either(dtype, data):
-    torch.manual_seed(9)
-    model = Nearly().to(dtype)
-    assert not hs.spectrum(model, tuple(part.to(dtype) for part in data), k=1).exact
 
 
 class Watchful(nn.Tanh):

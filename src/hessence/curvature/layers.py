@@ -124,8 +124,11 @@ def layer_spectra(
     generator(rng)
     make = hessian if of == "hessian" else ggn
     whole = make(model, data, loss, params, eval_mode=eval_mode, memory=memory)
-    grouped = _groups(whole.parameters.names, groups).items()
-    blocks = {name: whole.block(patterns) for name, patterns in grouped}
+    grouped = _groups(whole.parameters.names, groups)
+    try:
+        blocks = {name: whole.block(patterns) for name, patterns in grouped.items()}
+    except ValueError as error:  # from patterns that match nothing
+        raise ValueError(str(error).replace("params", "groups", 1)) from error
     whole.require_sound()
     spectra = LayerSpectra()
     for name, block in blocks.items():

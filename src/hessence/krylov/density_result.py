@@ -109,6 +109,11 @@ class Density:
         return float(mean * peak), float(error * peak)
 
     @property
+    def complete(self) -> bool:
+        """Whether all eigenvalues are known, so that the band is no wider than rounding."""
+        return bool(np.isinf(self._rules.size))
+
+    @property
     def mean(self) -> float:
         """The mean of all eigenvalues; ``size`` times that is the trace."""
         return self.average(lambda nodes: nodes)[0]
@@ -196,7 +201,7 @@ class Density:
             f"{self.products} products"
         )
         lines = [
-            f"density of {self.size} eigenvalues: {how if self.products else 'all known'}",
+            f"density of {self.size} eigenvalues: {'all known' if self.complete else how}",
             f"  lowest   {low:.6g} ± {low_error:.1e}",
             f"  highest  {high:.6g} ± {high_error:.1e}",
             f"  mean     {self.mean:.6g} ± {self.mean_error:.1e}",
