@@ -173,6 +173,7 @@ class Spectrum:
         """What rounding may have done to each of ``eigenvalues``: 100 ε ‖H‖, as in ``rank``.
 
         Closed forms have a small relative error, and so are far better where abs(λ) is small.
+        Where products of weights cancel, more digits are lost before there is a Hessian at all.
         """
         return self.eigenvalues * 0 + self._rounding[..., None]
 

@@ -1,5 +1,6 @@
 """Data are copied as they are read: what becomes of the user's own changes nothing."""
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 import pytest
@@ -107,7 +108,25 @@ class Fields(dict):
         return self[name]
 
 
-@pytest.mark.parametrize("kind", [Sheet, Page, lambda x, y: Fields(x=x, y=y)])
+class Attributes(dict):
+    """The same by a well-known trick."""
+
+    def __init__(self, **entries):
+        super().__init__(**entries)
+        self.__dict__ = self
+
+
+class Ring:
+    """Knows itself."""
+
+    def __init__(self, x, y):
+        self.x, self.y, self.me = x, y, self
+
+
+KINDS = [Sheet, Page, lambda x, y: Fields(x=x, y=y), lambda x, y: Attributes(x=x, y=y), Ring]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("memory", [None, 0])
 def test_batches_of_any_kind_in_the_same_memory(case, kind, memory):
     model, x, y, loss, expected, _ = case
@@ -123,3 +142,38 @@ def test_batches_of_any_kind_in_the_same_memory(case, kind, memory):
     H = hs.hessian(model, Data(), closure, memory=memory)
     assert_same(H.dense(), expected)
     assert_same(H.dense(), expected)
+
+
+class Shelf(MutableMapping):
+    """Keeps its entries in a dictionary of its own."""
+
+    def __init__(self, **entries):
+        self.entries = dict(entries)
+
+    def __getitem__(self, key):
+        return self.entries[key]
+
+    def __setitem__(self, key, value):
+        self.entries[key] = value
+
+    def __delitem__(self, key):
+        del self.entries[key]
+
+    def __iter__(self):
+        return iter(self.entries)
+
+    def __len__(self):
+        return len(self.entries)
+
+
+def test_batches_of_the_user_stay_as_they_are(case):
+    model, x, y, loss, expected, _ = case
+
+    def closure(model, batch):
+        return loss(model(batch["x"]), batch["y"]), (batch["y"] != -100).sum()
+
+    shelves = [Shelf(x=a, y=b) for a, b in zip(x.split(9), y.split(9), strict=True)]
+    before = [dict(shelf) for shelf in shelves]
+    assert_same(hs.hessian(model, shelves, closure).dense(), expected)
+    for shelf, entries in zip(shelves, before, strict=True):
+        assert all(shelf[key] is entries[key] for key in entries)

@@ -478,3 +478,39 @@ class TestClosuresOverSeveralBatches:
             hs.hessian(model, (x, y), closure) @ torch.ones(31, dtype=torch.float64)
         flat = hs.hessian(model, (x, y), lambda model, batch: batch[0].sum()).dense()
         assert not flat.any()
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_texts_and_lists_are_cut_with_the_samples(kind):
+    """A mean that is taken by their number is one over samples."""
+    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+    words = [["a"] * (i % 3) for i in range(SAMPLES)]
+    expected = dense_hessian(lambda: (model(x) - y).pow(2).sum() / SAMPLES, model.parameters())
+    for things in (list(map(str, range(SAMPLES))), words):
+        data = [
+            {"x": a, "y": b, "names": kind(things[i * 5 : i * 5 + 5])}
+            for i, (a, b) in enumerate(zip(x.split(5), y.split(5), strict=True))
+        ]
+        H = hs.hessian(model, data, lambda model, b: (
+            (model(b["x"]) - b["y"]).pow(2).sum() / len(b["names"])))  # fmt: skip
+        assert_same(H.dense(), expected)
+
+
+class Counting(nn.Module):
+    """Tells the number of samples beside the prediction."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 3, dtype=torch.float64)
+
+    def forward(self, x):
+        return {"f": self.inner(x), "n": len(x)}
+
+
+def test_means_by_a_number_that_cannot_be_cut_are_warned_of():
+    model, x, y = Counting(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+    data = list(zip(x.split(5), y.split(5), strict=True))
+    with pytest.warns(UserWarning, match="whether the loss is a mean or a sum"):
+        H = hs.hessian(model, data, lambda p, y: (p["f"] - y).pow(2).sum() / p["n"])
+    loss = lambda: (model(x)["f"] - y).pow(2).sum() / SAMPLES  # noqa: E731
+    assert_same(H.dense(), dense_hessian(loss, model.parameters()))

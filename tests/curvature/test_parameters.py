@@ -254,8 +254,9 @@ def test_a_tensor_of_someone_elses_counts_once():
 def test_names_with_brackets_stand_for_themselves():
     model = nn.ModuleDict({"a[0]": nn.Linear(2, 2), "a0": nn.Linear(2, 2)})
     names = [name for name, _ in model.named_parameters()]
-    assert matching(names, "a[0]") == ["a[0].weight", "a[0].bias", "a0.weight", "a0.bias"]
-    assert matching(names, "a[0].bias") == ["a[0].bias", "a0.bias"]
+    assert matching(names, "a[0]") == ["a[0].weight", "a[0].bias"]
+    assert matching(names, "a[0].bias") == ["a[0].bias"]
+    assert matching(names, "[a]0") == ["a0.weight", "a0.bias"]
 
 
 def test_columns_in_the_shapes_of_the_parameters_and_back():

@@ -321,12 +321,16 @@ class Busy(nn.Module):
         super().__init__()
         self.inner = nn.Linear(3, 2)
         self.seen, self.mean = torch.zeros(1), torch.zeros(3)
+        self.wide = self.mean.expand(4, 3)
+        self.register_buffer("average", torch.zeros(3))
         self.numbers = np.zeros(3)
 
     def forward(self, x):
         self.seen += len(x)
         self.mean.lerp_(x.detach().mean(0).float(), 0.1)
         self.numbers[0] += 1
+        self.seen.data.add_(1)
+        self.average.data.add_(1)
         self.eval()
         self.more = nn.ReLU()
         self.register_forward_hook(lambda *_: None)

@@ -153,11 +153,15 @@ def _require_written(path: Path, name: str) -> None:
     """Refuse a script that nowhere says the function's name, before it does all it does."""
     with contextlib.suppress(SyntaxError, UnicodeDecodeError):  # which show when it is run
         nodes = list(ast.walk(ast.parse(path.read_bytes())))
-        functions = [n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        kinds = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
+        functions = [n.name for n in nodes if isinstance(n, kinds)]
         named = [n.id for n in nodes if isinstance(n, ast.Name)]
+        named += [n.arg for n in nodes if isinstance(n, ast.keyword) and n.arg is not None]
+        texts = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
         imports = [alias for n in nodes if isinstance(n, ast.ImportFrom) for alias in n.names]
         imported = [alias.asname or alias.name for alias in imports]
-        if name not in {*functions, *named, *imported} and "*" not in imported:
+        told = name in {*functions, *named, *imported} or any(name in text for text in texts)
+        if not told and "*" not in imported:
             raise CommandError(_missing(str(path), name, functions))
 
 

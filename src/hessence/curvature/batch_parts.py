@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+SEVERAL = (Tensor, list, tuple)
+"""What may hold something for each sample."""
 
 
 def is_pair(batch: Any) -> bool:
@@ -29,31 +33,47 @@ def first_length(batch: Any) -> int:
 def rebuilt(change: Callable[..., Any], part: Any, *others: Any) -> Any:
     """Return a batch, or several alike put together, with all that is in its containers changed.
 
-    Containers are dictionaries, lists and tuples, dataclasses and other objects whose attributes
-    are tensors; they stay of their kind. A list of texts counts as one thing.
+    Containers are dictionaries, lists and tuples with tensors in them, dataclasses and other
+    objects whose attributes are tensors; they stay of their kind. A list of texts or numbers counts
+    as one thing.
 
     Examples
     --------
-    >>> rebuilt(lambda a, b: a + b, {"x": 1, "y": (2, 3)}, {"x": 10, "y": (20, 30)})
-    {'x': 11, 'y': (22, 33)}
+    >>> rebuilt(lambda a, b: a + b, {"x": 1, "y": {"z": 3}}, {"x": 10, "y": {"z": 30}})
+    {'x': 11, 'y': {'z': 33}}
     """
-    inner = _contents(part)
+    return _rebuilt(change, part, others, ())
+
+
+def _rebuilt(
+    change: Callable[..., Any], part: Any, others: tuple[Any, ...], above: tuple[int, ...]
+) -> Any:
+    inner = None if id(part) in above else _contents(part)
     if inner is None:
         return change(part, *others)
     more = [_contents(other) or {} for other in others]
     if any(other.keys() != inner.keys() for other in more):
         raise ValueError("the batches do not hold the same.")
-    return _refilled(
-        part, {key: rebuilt(change, inner[key], *(other[key] for other in more)) for key in inner}
-    )
+    above = (*above, id(part))
+    new = {
+        key: _rebuilt(change, value, tuple(other[key] for other in more), above)
+        for key, value in inner.items()
+    }
+    return _refilled(part, new)
 
 
 def leaves_in(batch: Any) -> list[Any]:
     """Return all that is in nested containers, see ``rebuilt``."""
-    inner = _contents(batch)
+    return list(_leaves(batch, ()))
+
+
+def _leaves(part: Any, above: tuple[int, ...]) -> Iterator[Any]:
+    inner = None if id(part) in above else _contents(part)
     if inner is None:
-        return [batch]
-    return [leaf for part in inner.values() for leaf in leaves_in(part)]
+        yield part
+        return
+    for value in inner.values():
+        yield from _leaves(value, (*above, id(part)))
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
@@ -72,8 +92,8 @@ def copied(batch: Any) -> Any:
 
 
 def some_rows(batch: Any, rows: slice) -> Any:
-    """Return some of the samples: of tensors, and of texts if there is one for each."""
-    return rebuilt(lambda leaf: leaf[rows] if isinstance(leaf, (Tensor, list)) else leaf, batch)
+    """Return some of the samples: of tensors, and of lists with something for each."""
+    return rebuilt(lambda leaf: leaf[rows] if isinstance(leaf, SEVERAL) else leaf, batch)
 
 
 def joined(first: Any, second: Any) -> Any:
@@ -82,7 +102,7 @@ def joined(first: Any, second: Any) -> Any:
     def join(a: Any, b: Any) -> Any:
         if isinstance(a, Tensor):
             return torch.cat([a, b])
-        return a + b if isinstance(a, list) else a
+        return a + b if isinstance(a, SEVERAL) else a
 
     return rebuilt(join, first, second)
 
@@ -94,14 +114,20 @@ def _contents(part: Any) -> dict[Any, Any] | None:
     if isinstance(part, Mapping):
         return dict(part.items())
     if isinstance(part, (list, tuple)):
-        texts = isinstance(part, list) and all(isinstance(text, str) for text in part)
-        return None if texts and part else dict(enumerate(part))
+        return dict(enumerate(part)) if any(map(_holds_tensors, part)) else None
+    attributes = {} if callable(part) else getattr(part, "__dict__", {})
+    found = {name: value for name, value in attributes.items() if isinstance(value, Tensor)}
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        return {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
-    attributes = getattr(part, "__dict__", {})
-    if not callable(part) and any(isinstance(value, Tensor) for value in attributes.values()):
-        return dict(attributes)
-    return None
+        names = [field.name for field in dataclasses.fields(part) if hasattr(part, field.name)]
+        return {**found, **{name: getattr(part, name) for name in names}}
+    return dict(attributes) if found else None
+
+
+def _holds_tensors(part: Any) -> bool:
+    """Whether there may be tensors in a part: in anything but numbers, texts and lists of them."""
+    if part is None or isinstance(part, (bool, int, float, str)):
+        return False
+    return any(map(_holds_tensors, part)) if isinstance(part, (list, tuple)) else True
 
 
 def _refilled(part: Any, contents: dict[Any, Any]) -> Any:
@@ -109,18 +135,23 @@ def _refilled(part: Any, contents: dict[Any, Any]) -> Any:
     values = list(contents.values())
     if type(part) in (dict, list, tuple):
         return contents if isinstance(part, dict) else type(part)(values)
+    if isinstance(part, Mapping) and not isinstance(part, (dict, UserDict)):
+        return contents  # since a copy might share what it has with the user's
     try:
         if isinstance(part, tuple):
             return type(part)(*values) if hasattr(part, "_fields") else type(part)(values)
-        fresh = copy.copy(part)
-        if isinstance(part, Mapping):
+        fresh: Any = copy.copy(part)
+        if isinstance(part, list):
+            fresh[:] = values
+        elif isinstance(part, Mapping):
+            if getattr(part, "__dict__", None) is part:  # its entries are its attributes
+                fresh.__dict__ = fresh
             for key, value in contents.items():
                 fresh[key] = value
-        elif isinstance(part, list):
-            fresh[:] = values
         else:
             for name, value in contents.items():
-                object.__setattr__(fresh, name, value)  # also of a frozen one
+                # Also of a frozen one, and of one that knows itself.
+                object.__setattr__(fresh, name, fresh if value is part else value)
         return fresh
     except Exception:  # of a kind that is made, or filled, in another way
         if isinstance(part, Mapping):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -10,15 +11,18 @@ import torch
 from hessence.arrays import epsilon, like, to_numpy
 from hessence.curvature.model_matrices import ModelHessian
 from hessence.estimates import Estimate
+from hessence.krylov.density_result import Density
 from hessence.krylov.extremal import eigenpairs
 from hessence.krylov.known_density import known_density
 from hessence.krylov.selection import Which, preference
 from hessence.krylov.spectral_density import density
 from hessence.krylov.stochastic_trace import trace
 
-SMALL = 1024
-"""Up to so many parameters the whole matrix is computed, whatever k is. That takes no more products
-than a density does."""
+SMALL = 512
+"""Up to so many parameters the whole matrix is computed, whatever k is."""
+
+WHOLE = 1024
+"""Up to so many parameters a density is that of all eigenvalues, if these take fewer products."""
 
 LARGEST = 2**14
 """The most parameters of which all eigenvalues are computed when k is None."""
@@ -51,7 +55,7 @@ def estimate(
             f"k={k}, all eigenvalues, works up to {LARGEST} parameters, but there are {size}: "
             "give a smaller k, or use hs.density."
         )
-    needed = DENSE_COPIES * size**2 * 8.0
+    needed = _matrices(size)
     if everything and size > SMALL and needed > H.setting.memory:
         raise ValueError(
             f"k={k} takes the whole matrix and some {needed / 1e9:.1f} GB, more than memory= or "
@@ -78,8 +82,25 @@ def estimate(
         which=which,
         products=pairs.products + found.products,
         norm=float(pairs.norm),
-        _density=lambda: density(H, probes, steps, rng, memory=memory),
+        _density=lambda: (
+            _whole_density(H)
+            if size <= min(probes * steps, WHOLE) and _matrices(size) <= H.setting.memory
+            else density(H, probes, steps, rng, memory=memory)
+        ),
     )
+
+
+def _matrices(size: int) -> float:
+    """Return how many bytes the dense route takes."""
+    return DENSE_COPIES * size**2 * 8.0
+
+
+def _whole_density(H: ModelHessian) -> Density:
+    """Return the density of all eigenvalues, for fewer products than an estimate of it takes."""
+    pairs = eigenpairs(H, k=H.shape[0])
+    H.release()
+    found = known_density(pairs.eigenvalues, error=float(pairs.errors.max()))
+    return replace(found, products=pairs.products)
 
 
 def _dense(H: ModelHessian, k: int | None, which: str, reason: str) -> Estimate:

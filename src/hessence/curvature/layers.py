@@ -141,6 +141,8 @@ def _groups(
     names: Iterable[str], groups: str | Mapping[str, str | Sequence[str]]
 ) -> dict[str, str | Sequence[str]]:
     if isinstance(groups, Mapping):
+        if not groups:
+            raise ValueError("groups must have at least one block, got none.")
         return dict(groups)
     if groups == "parameter":
         return {name: [name] for name in names}

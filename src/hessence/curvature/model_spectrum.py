@@ -85,7 +85,7 @@ def spectrum(
 
     Notes
     -----
-    Up to 1024 parameters the whole matrix is computed and solved; the estimate's errors are then
+    Up to 512 parameters the whole matrix is computed and solved; the estimate's errors are then
     rounding. Beyond, Lanczos finds the k eigenvalues, and 50 products go into the trace. The
     density is computed when ``estimate.density`` is first looked at.
 

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hessence.arrays import dtype_name
 from hessence.curvature.batch_parts import (
+    SEVERAL,
     copied,
     first_length,
     leaves_in,
     rebuilt,
     some_rows,
-    tensors_in,
 )
 from hessence.curvature.parameters import wave
 from hessence.curvature.reduction_trial import ReductionTrial
@@ -77,7 +78,7 @@ class FunctionCriterion(PairCriterion):
             What the model makes of the batches, and their targets.
         """
         trial = ReductionTrial(torch.float64)
-        for one, two in _parts(map(_wide, batches), besides=(bool, int, float, str)):
+        for one, two in _parts(map(_wide, batches), besides=(bool, str)):
             trial.add(self._value, one, two)
             # Elsewhere too: where all samples have one loss, any mean is a mean over samples.
             trial.add(self._value, _elsewhere(one), _elsewhere(two))
@@ -194,13 +195,14 @@ def _parts(batches: Iterable[Any], besides: tuple[type, ...]) -> Iterator[tuple[
 
 
 def _can_cut(batch: Any, besides: tuple[type, ...]) -> bool:
-    """Whether a batch is of tensors with as many samples each, and of nothing else but these."""
-    tensors = tensors_in(batch)
-    # A list among them is one of texts.
-    known = all(isinstance(leaf, (Tensor, list, type(None), *besides)) for leaf in leaves_in(batch))
-    lengths = {tensor.shape[:1] for tensor in tensors}
-    strided = all(tensor.layout == torch.strided for tensor in tensors)
-    return known and strided and len(lengths) == 1 and lengths != {()}
+    """Whether a batch is of tensors and lists with as many samples each, or of these besides."""
+    leaves = leaves_in(batch)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    lists = [leaf for leaf in leaves if isinstance(leaf, (list, tuple))]
+    known = all(isinstance(leaf, (*SEVERAL, type(None), *besides)) for leaf in leaves)
+    if not known or not tensors or any(t.ndim == 0 or t.layout != torch.strided for t in tensors):
+        return False
+    return len({len(leaf) for leaf in (*tensors, *lists)}) == 1
 
 
 def _wide(batch: Any) -> Any:
@@ -252,5 +254,6 @@ def _described(value: Any) -> str:
 
 def _require_loss(value: Any) -> Tensor:
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        raise TypeError(f"loss must return a tensor of real numbers, got {type(value).__name__}.")
+        kind = dtype_name(value) if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"loss must return a tensor of real numbers, got {kind}.")
     return value

@@ -142,19 +142,15 @@ def matching(names: Sequence[str], pattern: str) -> list[str]:
     >>> matching(["a.0.weight", "a.1.weight", "b.weight"], "a.0")
     ['a.0.weight']
     """
-    found = [n for n in names if _matches(n, pattern)]
+    # A name may hold brackets, which are special in a pattern; it then stands for itself alone.
+    found = [n for n in names if n == pattern or n.startswith(f"{pattern}.")]
+    found = found or [n for n in names if any(fnmatchcase(n, p) for p in (pattern, f"{pattern}.*"))]
     if not found:
         close = difflib.get_close_matches(pattern, _patterns(names), n=3, cutoff=0.0)
         raise ValueError(
             f"params: no parameter matches {pattern!r}; there are {', '.join(close)} and others."
         )
     return found
-
-
-def _matches(name: str, pattern: str) -> bool:
-    # A name may hold brackets, which are special in a pattern; then it stands for itself.
-    literal = name == pattern or name.startswith(f"{pattern}.")
-    return literal or fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
 def _patterns(names: Sequence[str]) -> list[str]:

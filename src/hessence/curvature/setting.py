@@ -144,7 +144,7 @@ class Setting:
         batch = self.batches.first
         if self.separable:
             batch = tuple(part[:TRIED] for part in batch)
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
             runs = (self.snapshot.run(self.criterion.total, batch) for _ in range(2))
             first, second = (float(total) for total, _ in runs)
         steady = same(first, second, self.snapshot.parameters.leaves[0].dtype)

@@ -127,7 +127,9 @@ class Snapshot:
             yield
         finally:
             for name, version in versions.items():
-                if self._state[name]._version != version:
+                used, own = self._state[name], self._buffers[name]
+                # Writing to its ``data`` leaves no trace in the version.
+                if used._version != version or not torch.equal(used, own):
                     self._state[name] = self._buffers[name].clone()
 
     def _require_same_precision(self, arguments: tuple[Any, ...], error: Exception) -> None:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Self
 
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from hessence.models import loss_curvature
 from hessence.models.loss_curvature import LossHessian
@@ -64,4 +65,5 @@ def predict(model: nn.Module, inputs: Any) -> Any:
     """Call the model: with a tensor, with several as arguments, or with a dictionary by name."""
     if isinstance(inputs, dict):
         return model(**inputs)
-    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+    several = isinstance(inputs, (tuple, list)) and not isinstance(inputs, PackedSequence)
+    return model(*inputs) if several else model(inputs)

@@ -66,9 +66,9 @@ class StateSwap:
         """Put tensors into their places by name, and the model's own back afterwards.
 
         What a forward pass adds, such as a cache, or takes away is undone too, also in a module's
-        other attributes, and in the lists and dictionaries among them. Compiled parts run as they
-        were written: compiled ones have one derivative. One thread at a time may do this, since it
-        is the user's own model.
+        other attributes: plain tensors, arrays, and what is in lists and dictionaries. Compiled
+        parts run as they were written: compiled ones have one derivative. One thread at a time may
+        do this, since it is the user's own model.
         """
         with LOCK, _uncompiled():
             self._require_same()
@@ -107,12 +107,12 @@ class _Attributes:
             if type(container) in _CONTAINERS and len(container) <= MOST
         ]
         self._contents += [
-            (container, copy.copy(container))
-            for container in (self._home.get(name) for name in _GROWING)
+            (container, container.copy() if container else None)
+            for container in map(self._home.get, _GROWING)
             if container is not None
         ]
         self._tensors = [
-            (tensor, tensor._version, tensor.detach().clone())
+            (tensor, tensor.detach().clone())
             for tensor in self._own.values()
             if isinstance(tensor, Tensor) and tensor.numel() <= LARGEST and _may_change(tensor)
         ]
@@ -133,13 +133,15 @@ class _Attributes:
             if self._home.get(name, self) is not value:
                 self._home[name] = value
         for container, before in self._contents:
-            if not _same(container, before):
+            if before is None:  # it was empty
+                container.clear()
+            elif not _same(container, before):
                 container.clear()
                 (container.extend if hasattr(before, "extend") else container.update)(before)
         for container, length in self._lengths:
             del container[length:]
-        for tensor, version, values in self._tensors:
-            if tensor._version != version:
+        for tensor, values in self._tensors:
+            if not torch.equal(tensor, values):
                 with torch.no_grad():
                     tensor.copy_(values)
         for array, numbers in self._arrays:
@@ -148,8 +150,11 @@ class _Attributes:
 
 
 def _may_change(tensor: Tensor) -> bool:
-    """Whether there is telling if numbers were written to a tensor, and a way to undo it."""
-    return tensor.is_leaf and not tensor.is_inference() and tensor.layout == torch.strided
+    """Whether it is plain memory that numbers can be written back to."""
+    plain = tensor.is_leaf and not tensor.is_inference() and tensor.layout == torch.strided
+    return plain and all(
+        step or n < 2 for step, n in zip(tensor.stride(), tensor.shape, strict=True)
+    )
 
 
 def _same(container: Any, before: Any) -> bool:
