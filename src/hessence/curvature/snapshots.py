@@ -22,7 +22,7 @@ from hessence.arrays import dtype_name
 from hessence.curvature.batch_parts import copied, tensors_in
 from hessence.curvature.exact_kernels import ExactKernels
 from hessence.curvature.parameters import Parameters
-from hessence.models.state_swap import LOCK, StateSwap
+from hessence.models.state_swap import LOCK, StateSwap, has_plain_memory
 
 _DROPOUTS = (nn.modules.dropout._DropoutNd,)
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -129,7 +129,8 @@ class Snapshot:
             for name, version in versions.items():
                 used, own = self._state[name], self._buffers[name]
                 # Writing to its ``data`` leaves no trace in the version.
-                if used._version != version or not torch.equal(used, own):
+                same = not has_plain_memory(used) or torch.equal(used, own)
+                if used._version != version or not same:
                     self._state[name] = self._buffers[name].clone()
 
     def _require_same_precision(self, arguments: tuple[Any, ...], error: Exception) -> None:

@@ -114,7 +114,7 @@ class _Attributes:
         self._tensors = [
             (tensor, tensor.detach().clone())
             for tensor in self._own.values()
-            if isinstance(tensor, Tensor) and tensor.numel() <= LARGEST and _may_change(tensor)
+            if isinstance(tensor, Tensor) and _may_change(tensor) and tensor.numel() <= LARGEST
         ]
         self._arrays = [
             (array, array.copy())
@@ -149,12 +149,16 @@ class _Attributes:
                 array[...] = numbers
 
 
+def has_plain_memory(tensor: Tensor) -> bool:
+    """Whether a tensor's numbers can be compared, one by one."""
+    return tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_nested
+
+
 def _may_change(tensor: Tensor) -> bool:
-    """Whether it is plain memory that numbers can be written back to."""
-    plain = tensor.is_leaf and not tensor.is_inference() and tensor.layout == torch.strided
-    return plain and all(
-        step or n < 2 for step, n in zip(tensor.stride(), tensor.shape, strict=True)
-    )
+    """Whether numbers can be written back to a tensor, each to a place of its own."""
+    if not has_plain_memory(tensor) or not tensor.is_leaf or tensor.is_inference():
+        return False
+    return all(step or n < 2 for step, n in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def _same(container: Any, before: Any) -> bool:
