@@ -139,7 +139,8 @@ class Setting:
 
     def require_steady(self) -> None:
         """Refuse a loss that is random, once: two evaluations on a few samples tell."""
-        if self._steady:
+        own = isinstance(self.criterion, (FunctionCriterion, ClosureCriterion))
+        if self._steady or (self._stack is not None and not own):
             return
         batch = self.batches.first
         if self.separable:
