@@ -1,8 +1,6 @@
 """Closures loss(model, batch) on batches of any kind: the same on batches as on all data."""
 
-from collections import UserDict
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -49,35 +47,6 @@ def test_closures():
     H = hs.hessian(model, batches(x, y), weighted)
     assert_same(H.dense(), expected)
     assert H.loss() == pytest.approx(F.cross_entropy(model(x), y).item(), rel=1e-13)
-
-
-def test_batches_that_are_dictionaries():
-    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
-    data = [{"target": b, "input": a, "name": "sine"} for a, b in batches(x, y)]
-
-    def loss(model, batch):
-        return ((model(batch["input"]) - batch["target"]) ** 2).mean()
-
-    expected = dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters())
-    assert_same(hs.hessian(model, data, loss).dense(), expected)
-    assert_same(hs.hessian(model, {"input": x, "target": y}, loss).dense(), expected)
-
-
-class Labelled(NamedTuple):
-    inputs: torch.Tensor
-    labels: torch.Tensor
-
-
-def test_batches_that_are_named_tuples():
-    model, x, y = mlp(), numbers(SAMPLES, 2), torch.randint(3, (SAMPLES,))
-
-    def loss(model, batch):
-        return F.cross_entropy(model(batch.inputs), batch.labels)
-
-    expected = dense_hessian(lambda: F.cross_entropy(model(x), y), model.parameters())
-    data = [Labelled(a, b) for a, b in batches(x, y)]
-    assert_same(hs.hessian(model, data, loss).dense(), expected)
-    assert_same(hs.hessian(model, Labelled(x, y), nn.CrossEntropyLoss()).dense(), expected)
 
 
 @pytest.mark.parametrize("sizes", [[1] * 12, [1, 11], [11, 1], [5, 7]], ids=str)
@@ -268,26 +237,6 @@ def test_a_loss_in_double_precision_of_a_model_in_single():
     assert hs.hessian(model, data, loss).loss() == pytest.approx(loss(model, (x, y)).item())
 
 
-@pytest.mark.parametrize("kind", [list, dict])
-def test_closures_that_replace_a_part_of_their_batch(kind):
-    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
-    data = [list(batch) for batch in batches(x, y)]
-    first, second = 0, 1
-    if kind is dict:
-        first, second = "x", "y"
-        data = [dict(zip("xy", batch, strict=True)) for batch in data]
-
-    def loss(model, batch):
-        batch[first] = batch[first] / 2
-        batch[second].data.mul_(2.0)
-        return F.mse_loss(model(batch[first]), batch[second])
-
-    H = hs.hessian(model, data, loss)
-    expected = F.mse_loss(model(x / 2), 2 * y).item()
-    assert [H.loss(), H.loss()] == pytest.approx([expected, expected], rel=1e-12)
-    assert torch.equal(torch.cat([batch[first] for batch in data]), x)
-
-
 @pytest.mark.parametrize(("weight", "said"), [
     (-1, "a weight that is not negative, got -1"), (float("nan"), "not negative, got nan"),
     ("three", "a pair .mean, weight. .* got a tuple of Tensor, str"),
@@ -305,41 +254,6 @@ def test_weights_of_any_kind(kind):
     data = batches(x, y)
     H = hs.hessian(model, data, lambda model, b: (F.mse_loss(model(b[0]), b[1]), kind(len(b[0]))))
     assert_same(H.dense(), dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters()))
-
-
-class Sheet:
-    """A batch of a user's own kind."""
-
-    def __init__(self, x, y):
-        self.x, self.y = x, y
-
-
-def test_batches_of_any_kind_with_a_weight():
-    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
-    sheets = [Sheet(*parts) for parts in batches(x, y)]
-    calls = []
-
-    def loss(model, sheet):
-        calls.append(sheet)
-        return F.mse_loss(model(sheet.x), sheet.y), len(sheet.x)
-
-    H = hs.hessian(model, sheets, loss)
-    # With a weight beside it, there is nothing to find out.
-    assert len(calls) <= 1
-    assert_same(H.dense(), dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters()))
-
-
-def test_batches_of_a_tokenizer():
-    """They are dictionaries, but not of Python's own kind."""
-    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
-    encoding = UserDict(inputs=x, labels=y)
-
-    def loss(model, batch):
-        return F.mse_loss(model(batch["inputs"]), batch["labels"])
-
-    expected = dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters())
-    for data in (encoding, [encoding]):
-        assert_same(hs.hessian(model, data, loss).dense(), expected)
 
 
 def test_closures_by_the_type_of_their_first_argument():
@@ -478,39 +392,3 @@ class TestClosuresOverSeveralBatches:
             hs.hessian(model, (x, y), closure) @ torch.ones(31, dtype=torch.float64)
         flat = hs.hessian(model, (x, y), lambda model, batch: batch[0].sum()).dense()
         assert not flat.any()
-
-
-@pytest.mark.parametrize("kind", [list, tuple])
-def test_texts_and_lists_are_cut_with_the_samples(kind):
-    """A mean that is taken by their number is one over samples."""
-    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
-    words = [["a"] * (i % 3) for i in range(SAMPLES)]
-    expected = dense_hessian(lambda: (model(x) - y).pow(2).sum() / SAMPLES, model.parameters())
-    for things in (list(map(str, range(SAMPLES))), words):
-        data = [
-            {"x": a, "y": b, "names": kind(things[i * 5 : i * 5 + 5])}
-            for i, (a, b) in enumerate(zip(x.split(5), y.split(5), strict=True))
-        ]
-        H = hs.hessian(model, data, lambda model, b: (
-            (model(b["x"]) - b["y"]).pow(2).sum() / len(b["names"])))  # fmt: skip
-        assert_same(H.dense(), expected)
-
-
-class Counting(nn.Module):
-    """Tells the number of samples beside the prediction."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(2, 3, dtype=torch.float64)
-
-    def forward(self, x):
-        return {"f": self.inner(x), "n": len(x)}
-
-
-def test_means_by_a_number_that_cannot_be_cut_are_warned_of():
-    model, x, y = Counting(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
-    data = list(zip(x.split(5), y.split(5), strict=True))
-    with pytest.warns(UserWarning, match="whether the loss is a mean or a sum"):
-        H = hs.hessian(model, data, lambda p, y: (p["f"] - y).pow(2).sum() / p["n"])
-    loss = lambda: (model(x)["f"] - y).pow(2).sum() / SAMPLES  # noqa: E731
-    assert_same(H.dense(), dense_hessian(loss, model.parameters()))

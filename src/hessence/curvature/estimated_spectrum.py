@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hessence.arrays import epsilon, like, to_numpy
 from hessence.curvature.model_matrices import ModelHessian
@@ -14,6 +16,7 @@ from hessence.estimates import Estimate
 from hessence.krylov.density_result import Density
 from hessence.krylov.extremal import eigenpairs
 from hessence.krylov.known_density import known_density
+from hessence.krylov.results import Eigenpairs
 from hessence.krylov.selection import Which, preference
 from hessence.krylov.spectral_density import density
 from hessence.krylov.stochastic_trace import trace
@@ -68,21 +71,15 @@ def estimate(
     found = trace(H, products=TRACE_PRODUCTS, rng=rng, memory=memory)
     # The estimate may live long, and holds the operator for its density: without the graphs.
     H.release()
-    return Estimate(
-        eigenvalues=pairs.eigenvalues,
-        errors=pairs.errors,
-        eigenvectors=pairs.vectors,
-        trace=like(found.value, pairs.eigenvalues),
-        trace_error=like(found.error, pairs.eigenvalues),
-        size=size,
-        converged=pairs.converged,
-        method=pairs.method,
-        message=pairs.message,
-        reason=reason,
+    return _reported(
+        pairs,
+        slice(None),
         which=which,
-        products=pairs.products + found.products,
-        norm=float(pairs.norm),
-        _density=lambda: (
+        reason=reason,
+        trace=found.value,
+        trace_error=found.error,
+        products=found.products,
+        density=lambda: (
             _whole_density(H)
             if size <= min(probes * steps, WHOLE) and _matrices(size) <= H.setting.memory
             else density(H, probes, steps, rng, memory=memory)
@@ -112,19 +109,43 @@ def _dense(H: ModelHessian, k: int | None, which: str, reason: str) -> Estimate:
     index = torch.as_tensor(np.sort(size - 1 - wanted), device=H.device)
     values = to_numpy(pairs.eigenvalues).astype(np.float64)
     rounding = size * epsilon(pairs.eigenvalues) * float(np.abs(values).max())
+    return _reported(
+        pairs,
+        index,
+        which=which,
+        reason=reason,
+        trace=values.sum(),
+        trace_error=rounding,
+        products=0,
+        density=known_density(values, error=float(pairs.errors.max())),
+    )
+
+
+def _reported(
+    pairs: Eigenpairs,
+    chosen: Tensor | slice,
+    *,
+    which: str,
+    reason: str,
+    trace: float,
+    trace_error: float,
+    products: int,
+    density: Density | Callable[[], Density],
+) -> Estimate:
+    """Return some of the eigenpairs as an estimate; the products are those beside theirs."""
     return Estimate(
-        eigenvalues=pairs.eigenvalues[index],
-        errors=pairs.errors[index],
-        eigenvectors=pairs.vectors[:, index],
-        trace=like(values.sum(), pairs.eigenvalues),
-        trace_error=like(rounding, pairs.eigenvalues),
-        size=size,
+        eigenvalues=pairs.eigenvalues[chosen],
+        errors=pairs.errors[chosen],
+        eigenvectors=pairs.vectors[:, chosen],
+        trace=like(trace, pairs.eigenvalues),
+        trace_error=like(trace_error, pairs.eigenvalues),
+        size=int(pairs.vectors.shape[0]),
         converged=pairs.converged,
         method=pairs.method,
         message=pairs.message,
         reason=reason,
         which=which,
-        products=pairs.products,
+        products=pairs.products + products,
         norm=float(pairs.norm),
-        _density=known_density(values, error=float(pairs.errors.max())),
+        _density=density,
     )
