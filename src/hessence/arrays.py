@@ -116,7 +116,8 @@ def dtype_name(array: Array) -> str:
 def to_numpy(array: Array) -> Numbers:
     """Copy or view any array as NumPy, off its device and out of any autograd graph."""
     if api.is_torch_array(array):
-        array = array.detach().cpu()
+        numbers: Numbers = array.detach().cpu().numpy()
+        return numbers
     return np.asarray(array)
 
 

@@ -35,6 +35,9 @@ class Operator(ABC):
     of networks, V may have the batch dimensions in front.
     """
 
+    _checks_products = False
+    """Whether products that are not finite are refused where they are made."""
+
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:

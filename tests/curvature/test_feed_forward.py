@@ -115,6 +115,24 @@ def test_every_activation(kind):
     assert relative(H.dense(), hessian_of(model, nn.CrossEntropyLoss()(model(x), y))) < 1e-12
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_curve_that_bends_where_it_is_level(dtype):
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Linear(4, 5), nn.Hardswish(), nn.Linear(5, 6), nn.Hardswish(), nn.Linear(6, 3)
+    ).to(dtype)
+    with torch.no_grad():
+        model[0].weight[0], model[0].bias[0] = 0.0, -1.5  # the lowest point of the curve
+        model[2].weight[:2], model[2].bias[:2] = 0.0, -1.5
+    x, y = torch.randn(20, 4, dtype=dtype), torch.randn(20, 3, dtype=dtype)
+    H = hs.hessian(model, (x, y), nn.MSELoss())
+    assert is_written_out(H)
+    truth = hessian_of(model, nn.MSELoss()(model(x), y))
+    level = slice(0, 4)  # the weights before a unit that is at the lowest point
+    assert truth[level, level].abs().max() > 1e-3
+    assert relative(H.dense(), truth) < 40 * torch.finfo(dtype).eps
+
+
 def test_images_and_tokens():
     torch.manual_seed(3)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 3)).double()

@@ -66,6 +66,16 @@ def test_a_search_finds_what_a_start_has_no_part_in():
     assert pairs.confidence >= 0.99
 
 
+def test_a_start_from_an_earlier_call_with_the_same_seed_hides_no_copies():
+    values = np.concatenate([np.repeat([2.0, 1.0, -1.0, -2.0], 100), [0.3, -0.4, 0.8]])
+    for seed in range(12):
+        before = eigenpairs(Counting(values), k=3, tol=1e-8, rng=seed)
+        for j in range(2):
+            start = before.vectors[:, j]
+            after = eigenpairs(Counting(values), k=3, tol=1e-8, rng=seed, v0=start)
+            np.testing.assert_allclose(after.eigenvalues, 2.0, atol=1e-6)
+
+
 def test_useless_starts_are_replaced_by_random_ones():
     values = np.linspace(0, 1, 100) ** 3
     for start in (np.zeros(100), np.zeros((100, 3)), np.ones((100, 4))):

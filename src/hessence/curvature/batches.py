@@ -130,10 +130,11 @@ class _Draws:
 
     A loader draws some on every pass, and more if it shuffles or its data set changes samples at
     random. The generators of PyTorch, NumPy and Python are left as if it had not; and every pass
-    starts from the same state of them, so that it has the same batches.
+    starts from the same state of them, so that it has the same batches. A list draws none.
     """
 
     def __init__(self, source: Any) -> None:
+        self._none = type(source) is list
         batched = getattr(source, "batch_sampler", None)
         parts = source, getattr(source, "sampler", None), batched, getattr(batched, "sampler", None)
         own = {id(g): g for g in (getattr(part, "generator", None) for part in parts)}
@@ -150,6 +151,9 @@ class _Draws:
     @contextmanager
     def go_on(self, states: list[Any]) -> Iterator[None]:
         """Run the block with the source's random states, save these, and restore the user's."""
+        if self._none:
+            yield
+            return
         users = self._states()
         self._set(states)
         try:

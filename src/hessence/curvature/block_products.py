@@ -44,26 +44,34 @@ class BlockProducts:
         self._parameters, self._chosen, self._widest = parameters, chosen, widest
         self.mode: Mode = mode
 
-    def add(self, term: Term, rows: Tensor, result: Tensor) -> None:
-        """Add the products of a term with the rows to the result."""
-        if len(rows) == 1 or not term.takes_blocks or not self._pays(term, rows):
-            self._add_vectors(term, rows, result)
-        else:
-            self._add_blocks(term, rows, result)
+    def multiply(self, term: Term, rows: Tensor) -> Tensor:
+        """Return the products of a term with the rows."""
+        if len(rows) == 1:
+            return self._one(term, rows[0])[None]
+        if not term.takes_blocks or not self._pays(term, rows):
+            return self._one_by_one(term, rows)
+        return self._at_once(term, rows)
 
-    def _add_vectors(self, term: Term, rows: Tensor, result: Tensor) -> None:
-        for row, image in zip(rows, result, strict=True):
-            parts = term.multiply(self._parameters.split(row), self._chosen)
-            image += self._parameters.join(parts)
+    def _one(self, term: Term, row: Tensor) -> Tensor:
+        parts = term.multiply(self._parameters.split(row), self._chosen)
+        return self._parameters.join(parts)
 
-    def _add_blocks(self, term: Term, rows: Tensor, result: Tensor) -> None:
+    def _one_by_one(self, term: Term, rows: Tensor) -> Tensor:
+        images = torch.empty_like(rows)
+        for row, image in zip(rows, images, strict=True):
+            image.copy_(self._one(term, row))
+        return images
+
+    def _at_once(self, term: Term, rows: Tensor) -> Tensor:
+        images = torch.empty_like(rows)
         width = self._widest()
-        for some, images in zip(rows.split(width), result.split(width), strict=True):
+        for some, image in zip(rows.split(width), images.split(width), strict=True):
             try:
-                images += self._block(term, some)
+                image.copy_(self._block(term, some))
             except RuntimeError:  # from an operation that cannot be batched
                 self.mode = "vectors"
-                self._add_vectors(term, some, images)
+                image.copy_(self._one_by_one(term, some))
+        return images
 
     def _block(self, term: Term, rows: Tensor) -> Tensor:
         with warnings.catch_warnings():
@@ -85,16 +93,15 @@ class BlockProducts:
 
         Short times scatter, and the choice should be the same whenever it is made.
         """
-        image = torch.zeros_like(rows)
         single: list[float] = []
         block: list[float] = []
         while not single or (single[0] < BRIEF and len(single) < REPEATS):
-            single.append(_seconds(lambda: self._add_vectors(term, rows, image), rows.device))
-            block.append(_seconds(lambda: self._add_blocks(term, rows, image), rows.device))
+            single.append(_seconds(lambda: self._one_by_one(term, rows), rows.device))
+            block.append(_seconds(lambda: self._at_once(term, rows), rows.device))
         return min(single), min(block)
 
 
-def _seconds(work: Callable[[], None], device: torch.device) -> float:
+def _seconds(work: Callable[[], Tensor], device: torch.device) -> float:
     start = time.perf_counter()
     work()
     if device.type == "cuda":

@@ -50,6 +50,8 @@ class ModelOperator(Operator):
     the parameters that the model had when it was made, whatever becomes of the model.
     """
 
+    _checks_products = True
+
     def __init__(
         self, setting: Setting, terms: TermStore, chosen: Sequence[int] | None = None
     ) -> None:
@@ -211,10 +213,12 @@ class ModelOperator(Operator):
     def _apply(self, columns: Tensor) -> Tensor:
         self.setting.require_steady()
         rows = columns.detach().mT.contiguous()
-        result = torch.zeros_like(rows)
+        result: Tensor | None = None
         for term in self._terms:
-            self._blocks.add(term, rows, result)
+            images = self._blocks.multiply(term, rows)
             del term  # before the next one is built
+            result = images if result is None else result.add_(images)
+        assert result is not None
         ranks.sum_tensor(result)
         assert self._terms.count is not None
         result /= self._divisor(self._terms.count)

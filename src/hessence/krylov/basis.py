@@ -86,7 +86,8 @@ class Basis:
         self.count = self.pending = self.products = self.restarts = 0
         self._complete = True
         self.scale, self.norm, self.lost = (np.zeros(batch) for _ in range(3))
-        self._divisor: Array | None = None
+        self._divisor: Array | float | None = None
+        self._negligible = NEGLIGIBLE * epsilon(reference)
 
     @property
     def total(self) -> int:
@@ -127,7 +128,7 @@ class Basis:
         columns = columns / xp.where(peak == 0, xp.ones_like(peak), peak)
         norms = lengths(columns)
         _, columns = self._orthogonalise(columns)
-        self._append(columns, lengths(columns), NEGLIGIBLE * epsilon(columns) * norms)
+        self._append(columns, lengths(columns), self._negligible * norms)
 
     def add_random(self, count: int = 1) -> None:
         """Let random vectors, uniform in the complement of the basis, join the pending ones."""
@@ -142,9 +143,9 @@ class Basis:
         left = lengths(remainder)
         norms = np.hypot(np.linalg.norm(coefficients, axis=-2), left)
         self.norm = np.maximum(self.norm, norms.max(axis=-1))
-        threshold = NEGLIGIBLE * epsilon(remainder) * self.norm
         self.count, self.pending = old + count, self.pending - count
-        factor = self._append(remainder, left, np.broadcast_to(threshold[..., None], left.shape))
+        threshold = np.full(left.shape, self._negligible * self.norm[..., None])
+        factor = self._append(remainder, left, threshold)
         self._image[..., :end, old : old + count] = coefficients
         self._image[..., end : self.total, old : old + count] = factor
 
@@ -172,7 +173,7 @@ class Basis:
         before, known, self._complete = self.total, couplings.shape[-1], True
         inside, remainder = self._orthogonalise(columns)
         left = lengths(remainder)
-        factor = self._append(remainder, left, np.full(left.shape, NEGLIGIBLE * epsilon(columns)))
+        factor = self._append(remainder, left, np.full(left.shape, self._negligible))
         self._image[..., :before, :known] += inside @ couplings
         self._image[..., before : self.total, :known] += factor @ couplings
 
@@ -182,7 +183,7 @@ class Basis:
         transposed = np.swapaxes(coordinates, -1, -2)
         inside, outside = transposed @ self.inside @ coordinates, self.outside @ coordinates
         waiting = self._vectors[..., self.count : self.total, :]
-        rows = self._xp.concat([self.lift_rows(coordinates), waiting], axis=-2)
+        waiting, rows = self._xp.asarray(waiting, copy=True), self.lift_rows(coordinates)
         # T acts on the span up to its own asymmetry; what that loses here stays in the account.
         self.lost = self.lost + np.linalg.norm(
             self.inside @ coordinates - coordinates @ inside, axis=(-2, -1)
@@ -190,7 +191,8 @@ class Basis:
         self._image[...] = 0.0
         self._image[..., :kept, :kept] = inside
         self._image[..., kept : kept + pending, :kept] = outside
-        self._vectors[..., : kept + pending, :] = rows
+        self._vectors[..., :kept, :] = rows
+        self._vectors[..., kept : kept + pending, :] = waiting
         self.count = kept
         self.restarts += 1
 
@@ -221,8 +223,8 @@ class Basis:
             xp = self._xp
             peak = to_numpy(xp.max(xp.abs(images), axis=(-2, -1))).astype(np.float64)
             self.scale = np.where((self.scale == 0) & (peak > 0), unit(peak), self.scale)
-            divisor = np.where(self.scale == 0, 1.0, self.scale)[..., None, None]
-            self._divisor = None if (divisor == 1).all() else like(divisor, images)
+            divisor = np.where(self.scale == 0, 1.0, self.scale)
+            self._divisor = None if (divisor == 1).all() else self._for_each(divisor)
         return images if self._divisor is None else images / self._divisor
 
     def _orthogonalise(self, columns: Array, first: int = 0) -> tuple[Numbers, Array]:
@@ -281,12 +283,15 @@ class Basis:
         """Normalise columns of known length; where that is zero put a random direction."""
         xp, lost = self._xp, length == 0
         if not lost.any():
-            return column / like(length[..., None, None], column)
+            return column / self._for_each(length)
         _, fresh = self._orthogonalise(self._draw(1))
-        fresh = fresh / like(lengths(fresh)[..., None, :], fresh)
+        fresh = fresh / self._for_each(lengths(fresh)[..., 0])
         mask = xp.asarray(lost[..., None, None], device=api.device(column))
-        divisor = like(np.where(lost, 1.0, length)[..., None, None], column)
-        return xp.where(mask, fresh, column / divisor)
+        return xp.where(mask, fresh, column / self._for_each(np.where(lost, 1.0, length)))
+
+    def _for_each(self, numbers: Numbers) -> Array | float:
+        """Return numbers (*batch,) as what columns can be divided by."""
+        return like(numbers[..., None, None], self._reference) if self._batch else float(numbers)
 
     def _draw(self, count: int) -> Array:
         return like(self._rng.normal(size=(*self._batch, self._size, count)), self._reference)

@@ -27,7 +27,7 @@ def dense(operand: Operand, request: Request) -> Findings:
     scale = unit(peak)
     matrix /= scale[..., None, None]
     values, vectors = eigensystem(matrix, reference)
-    order = preference(values, request.which)[..., :k]
+    order = np.sort(preference(values, request.which)[..., :k], axis=-1)[..., ::-1]
     norm = np.abs(values).max(axis=-1)
     values = np.take_along_axis(values, order, axis=-1)
     vectors = np.take_along_axis(vectors, order[..., None, :], axis=-1)

@@ -10,7 +10,12 @@ import array_api_compat as api
 import numpy as np
 
 from hessence.arrays import Array, floating, like
-from hessence.krylov.arguments import generator, require_int, require_tolerance
+from hessence.krylov.arguments import (
+    generator,
+    independent_of,
+    require_int,
+    require_tolerance,
+)
 from hessence.krylov.dense import dense
 from hessence.krylov.findings import Findings, Request, attainable
 from hessence.krylov.lanczos import Search
@@ -132,8 +137,9 @@ def eigenpairs(
     subject = operand(H, v0)
     start = _start(v0, subject)
     request = _request(subject, start, k, which, tol, ncv, block, max_products, confidence)
+    source = generator(rng) if start is None else independent_of(start, generator(rng))
     with full_precision():
-        return _solved(subject, start, request, generator(rng))
+        return _solved(subject, start, request, source)
 
 
 def _solved(
@@ -221,23 +227,16 @@ def _start(v0: Any, subject: Operand) -> Array:
 
 
 def _report(findings: Findings, request: Request, subject: Operand, method: str) -> Eigenpairs:
-    """Turn findings into a result: descending, in the operator's units and kind."""
+    """Turn findings into a result, in the operator's units and kind."""
     xp = api.array_namespace(subject.reference)
-    order = np.argsort(-findings.values, axis=-1, kind="stable")
-
-    def sort(numbers: Any) -> Any:
-        return np.take_along_axis(numbers, order, axis=-1)
-
     scale = np.where(findings.scale > 0, findings.scale, 1.0)[..., None]
     rounding = (findings.rounding * findings.norm)[..., None]
-    index = xp.asarray(order[..., None], device=api.device(subject.reference))
-    index = xp.broadcast_to(index, findings.rows.shape)
     message = _message(findings, request, attainable(subject.reference))
     pairs = Eigenpairs(
-        eigenvalues=like(sort(findings.values) * scale, subject.reference),
-        vectors=xp.matrix_transpose(xp.take_along_axis(findings.rows, index, axis=-2)),
-        errors=like(sort(findings.residuals + rounding) * scale, subject.reference),
-        resolved=xp.asarray(sort(findings.resolved), device=api.device(subject.reference)),
+        eigenvalues=like(findings.values * scale, subject.reference),
+        vectors=xp.matrix_transpose(findings.rows),
+        errors=like((findings.residuals + rounding) * scale, subject.reference),
+        resolved=xp.asarray(findings.resolved, device=api.device(subject.reference)),
         products=findings.products,
         norm=like(findings.norm * scale[..., 0], subject.reference),
         message=message,

@@ -37,7 +37,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Findings:
-    """Ritz pairs of the wanted end, the most wanted first, and how good they are.
+    """Ritz pairs of the wanted end, with descending values, and how good they are.
 
     Numbers are in units of `scale`, (*batch,); `values`, `residuals`, `resolved` are (*batch, k).
     """

@@ -50,9 +50,8 @@ def lengths(columns: Array) -> Numbers:
     squares = np.empty((*columns.shape[:-2], int(columns.shape[-1])))
     with np.errstate(over="ignore"):
         for j in range(columns.shape[-1]):
-            column = columns[..., j : j + 1]
-            square = _pairwise(column) if single else (column.mT @ column)[..., 0, 0]
-            squares[..., j] = to_numpy(square)
+            column = columns[..., j]
+            squares[..., j] = to_numpy(_pairwise(column) if single else _square(column))
     if not np.isfinite(squares).all():
         raise NotFiniteError(
             "H @ v is finite, but its square is not: scale H down, or use double precision."
@@ -61,11 +60,18 @@ def lengths(columns: Array) -> Numbers:
     return roots
 
 
-def _pairwise(column: Array) -> Array:
-    """Return the sum of squares of a column (*batch, n, 1)."""
-    xp = api.array_namespace(column)
-    row = xp.empty(column.shape[:-1], dtype=column.dtype, device=api.device(column))
-    row[...] = column[..., 0]
+def _square(vector: Array) -> Array:
+    """Return the sum of squares of vectors (*batch, n)."""
+    if vector.ndim == 1:
+        return vector @ vector
+    return (vector[..., None, :] @ vector[..., None])[..., 0, 0]
+
+
+def _pairwise(vector: Array) -> Array:
+    """Return the same, added up in pairs."""
+    xp = api.array_namespace(vector)
+    row = xp.empty(vector.shape, dtype=vector.dtype, device=api.device(vector))
+    row[...] = vector
     return xp.sum(row * row, axis=-1)
 
 

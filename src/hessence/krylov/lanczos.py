@@ -75,7 +75,8 @@ class Search:
         self._ncv, self._limit = min(request.ncv, operand.size), min(request.limit, operand.size)
         self._basis = basis = Basis(operand, operand.batch, operand.size, operand.reference, rng)
         width = request.block if start is None else int(start.shape[-1])
-        basis.reserve(min(self._ncv + 2 * width, operand.size))
+        search = SEARCH_ROOM if request.confidence and request.k > 1 else 0
+        basis.reserve(min(self._ncv + search + 2 * width, operand.size))
         if start is None:
             basis.add_random(width)
         else:
@@ -196,7 +197,9 @@ class Search:
         products = min(max(SEARCH_ROOM, basis.products // 2), request.max_products - basis.products)
         if np.isnan(places).all() or products <= 0 or basis.total >= self._size:
             return False
-        self._restart(self._deflation(ritz, places))
+        coordinates = self._deflation(ritz, places)
+        if coordinates.shape[-1] < basis.count:
+            self._restart(coordinates)
         products = min(products, max(1, self._limit - basis.count))
         basis.reserve(min(basis.total + products + 2, self._size))
         verdict = look_for_missed(
@@ -231,13 +234,20 @@ class Search:
         return np.take_along_axis(ritz.coordinates, order[..., None, :room], axis=-1)
 
     def _findings(self, ritz: _Ritz) -> Findings:
-        basis, k = self._basis, self._request.k
+        basis, values = self._basis, ritz.values[..., : self._request.k]
+        order = np.argsort(-values, axis=-1, kind="stable")
+
+        def sort(numbers: Numbers) -> Numbers:
+            return np.take_along_axis(numbers, order, axis=-1)
+
         return Findings(
-            values=ritz.values[..., :k],
-            rows=basis.lift_rows(ritz.coordinates[..., :k]),
-            residuals=ritz.residuals,
-            resolved=ritz.excess <= 1,
-            asymmetry=ritz.inside,
+            values=sort(values),
+            rows=basis.lift_rows(
+                np.take_along_axis(ritz.coordinates, order[..., None, :], axis=-1)
+            ),
+            residuals=sort(ritz.residuals),
+            resolved=sort(ritz.excess <= 1),
+            asymmetry=sort(ritz.inside),
             scale=basis.scale,
             norm=basis.norm,
             rounding=ROUNDING * self._epsilon * (1 + basis.restarts) ** 0.5,
