@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,11 +24,13 @@ class Copier:
         The device.
     copies : bool
         Whether to copy.
-    parameters : set of int
+    parameters : mapping of int to Tensor
         The tensors, by identity, that are differentiated by.
     """
 
-    def __init__(self, device: torch.device, *, copies: bool, parameters: Set[int]) -> None:
+    def __init__(
+        self, device: torch.device, *, copies: bool, parameters: Mapping[int, Tensor]
+    ) -> None:
         self._device, self._copies, self._parameters = device, copies, parameters
         self._before: dict[int, Tensor] = {}
         self._now: dict[int, Tensor] = {}
@@ -39,7 +42,7 @@ class Copier:
 
     def _moved(self, part: Any) -> Any:
         if not isinstance(part, Tensor):
-            return part
+            return _kept(part, self._parameters) if self._copies else part
         if part.is_meta:
             raise ValueError("data is on the meta device: it has no values.")
         moved = part.to(self._device)
@@ -55,12 +58,24 @@ class Copier:
             return tensor.detach().clone().requires_grad_(tensor.requires_grad)
         place = tensor.data_ptr()
         for known in (self._now, self._before):
-            copy = known.get(place)
-            if copy is not None and copy.dtype == tensor.dtype and equal(copy, tensor):
-                self._now[place] = copy
-                return copy
+            other = known.get(place)
+            if other is not None and other.dtype == tensor.dtype and equal(other, tensor):
+                self._now[place] = other
+                return other
         self._now[place] = tensor.clone()
         return self._now[place]
+
+
+def _kept(part: Any, parameters: Mapping[int, Tensor]) -> Any:
+    """Return a copy of what is no tensor and may have some inside; of functions there is one."""
+    if part is None or callable(part) or isinstance(part, (bool, int, float, complex, str, bytes)):
+        return part
+    if isinstance(part, (list, tuple)):  # of numbers or texts
+        return part[:]
+    try:
+        return copy.deepcopy(part, dict(parameters))
+    except Exception:  # of what cannot be copied, such as a tensor that depends on a parameter
+        return part
 
 
 def equal(a: Tensor, b: Tensor) -> bool:

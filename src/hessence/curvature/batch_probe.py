@@ -54,12 +54,14 @@ class BatchProbe:
         reference = leaves[0].new_zeros(self._parameters.size).detach()
         precision = self._mover.snapshot.parameters.leaves[0].dtype
         move = self._move if self._is_the_models else None
-        checked = check_products(self._multiply, move, self._loss, reference, size, rng, precision)
-        elsewhere = self._setting.snapshot.held_elsewhere(self._total())
-        if elsewhere and checked.passed:
-            names = ", ".join(elsewhere[:3])
-            told = "the model has some parameters a second time, where products do not see them"
-            return replace(checked, passed=False, message=f"{told}: {names}.")
+        steady = self._setting.is_steady(self._batch)
+        loss = float(self._total().detach())
+        checked = check_products(
+            self._multiply, move, loss, steady, reference, size, rng, precision
+        )
+        elsewhere = self._setting.held_elsewhere(self._batch)
+        if elsewhere is not None and checked.passed:
+            return replace(checked, passed=False, message=elsewhere)
         return checked
 
     @property
@@ -70,9 +72,6 @@ class BatchProbe:
         total, _ = self._setting.snapshot.run(self._setting.criterion.total, self._batch)
         found: Tensor = total
         return found
-
-    def _loss(self) -> float:
-        return float(self._total().detach())
 
     def _multiply(self, v: Tensor) -> Tensor:
         parts = self._term.multiply(self._without_padding(v), self._chosen)

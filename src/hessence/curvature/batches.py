@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import random
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hessence.curvature.batch_copies import Copier, equal
 from hessence.curvature.batch_parts import byte_count, first_length, is_pair, tensors_in
+from hessence.curvature.randomness import random_states, set_random_states
 
 _END = object()
+
+_CPU = torch.device("cpu")
 
 DATASET_BATCH = 256
 """The size of batches that samples of a data set are put into."""
@@ -44,7 +46,7 @@ class Batches:
         parameters: Sequence[Tensor],
     ) -> None:
         self._source = _source(data)
-        self._parameters = frozenset(map(id, parameters))
+        self._parameters = {id(parameter): parameter for parameter in parameters}
         self._draws = _Draws(self._source)
         self._device, self._joined = device, False
         # A single batch that does not fit is there once, with the user.
@@ -138,10 +140,7 @@ class _Draws:
         batched = getattr(source, "batch_sampler", None)
         parts = source, getattr(source, "sampler", None), batched, getattr(batched, "sampler", None)
         own = {id(g): g for g in (getattr(part, "generator", None) for part in parts)}
-        self._generators = [
-            torch.default_generator,
-            *(g for g in own.values() if isinstance(g, torch.Generator)),
-        ]
+        self._own = tuple(g for g in own.values() if isinstance(g, torch.Generator))
         self._start = self._states()
 
     def start(self) -> list[Any]:
@@ -163,15 +162,10 @@ class _Draws:
             self._set(users)
 
     def _states(self) -> list[Any]:
-        own = [generator.get_state() for generator in self._generators]
-        return [*own, np.random.get_state(), random.getstate()]  # noqa: NPY002
+        return random_states(_CPU, self._own)
 
     def _set(self, states: list[Any]) -> None:
-        *own, numpys, pythons = states
-        for generator, state in zip(self._generators, own, strict=True):
-            generator.set_state(state)
-        np.random.set_state(numpys)  # noqa: NPY002
-        random.setstate(pythons)
+        set_random_states(states, _CPU, self._own)
 
 
 def merged(batches: Iterable[Any], size: int) -> Iterator[Any]:
@@ -232,8 +226,14 @@ def _source(data: Any) -> Iterable[Any]:
         data = DataLoader(data, batch_size=DATASET_BATCH)
     if isinstance(data, (tuple, Mapping)) or _is_listed_pair(data):
         return [data]
+    if isinstance(data, DataLoader) and data.persistent_workers:
+        # It has one iterator only, and the user may be in the middle of it.
+        data = copy.copy(data)
+        vars(data).update(persistent_workers=False, _iterator=None)
     # Loaders are not tried out, since their iterators may start processes.
+    users = random_states(_CPU)
     iterator = () if isinstance(data, DataLoader) else _iter_or_none(data)
+    set_random_states(users, _CPU)
     if iterator is None:
         raise TypeError(
             f"data must be a pair (x, y) or an iterable of batches, got {type(data).__name__}."

@@ -54,7 +54,7 @@ class BlockProducts:
 
     def _one(self, term: Term, row: Tensor) -> Tensor:
         parts = term.multiply(self._parameters.split(row), self._chosen)
-        return self._parameters.join(parts)
+        return self._parameters.join(parts).to(row.dtype)
 
     def _one_by_one(self, term: Term, rows: Tensor) -> Tensor:
         images = torch.empty_like(rows)

@@ -60,10 +60,11 @@ class TorchCriterion(PairCriterion):
     """One of PyTorch's losses, with its reduction and weights."""
 
     def __init__(self, loss: nn.Module, target: Any = None) -> None:
-        self._loss = loss
+        # A copy, since the user may change its weights.
+        self._loss = copy.deepcopy(loss)
         self.averaged = loss.reduction != "sum"
         self.separable = not _weighs_samples(loss, target)
-        self._sum = copy.copy(loss)
+        self._sum = copy.copy(self._loss)
         self._sum.reduction = "sum"
 
     @classmethod
@@ -201,8 +202,9 @@ def _named(name: str) -> Criterion:
 
 
 def _require_two_arguments(function: Callable[..., Any]) -> None:
+    called = function.forward if isinstance(function, nn.Module) else function
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(called)
     except (TypeError, ValueError):  # of what is not written in Python
         return
     try:

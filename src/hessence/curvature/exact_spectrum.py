@@ -17,6 +17,7 @@ from hessence.curvature.model_matrices import ModelHessian
 from hessence.curvature.setting import Setting
 from hessence.curvature.snapshots import unwrap
 from hessence.models.criterion import PairCriterion
+from hessence.models.interrupts import HeldBack
 from hessence.models.state_swap import LOCK
 from hessence.recognise import NotRecognised, Recognition, recognise
 from hessence.spectra import Spectrum
@@ -33,7 +34,7 @@ def exact_spectrum(H: ModelHessian, model: Any, params: Any) -> Spectrum | str:
             raise NotRecognised("only some of the parameters were asked for.")
         if not isinstance(setting.criterion, PairCriterion):
             raise NotRecognised("the loss is a closure, which may do anything with the model.")
-        with LOCK, setting.snapshot.mode():
+        with HeldBack(), LOCK, setting.snapshot.mode():
             recognition = recognise(unwrap(model), *_all_data(setting), setting.criterion)
     except NotRecognised as error:
         return str(error)

@@ -14,10 +14,6 @@ with :math:`g_l = \partial\ell/\partial a_l`, :math:`\delta_l = \partial\ell/\pa
 :math:`\dot\delta_l a_{l-1}^\top + \delta_l \dot a_{l-1}^\top` and :math:`\dot\delta_l`. All that
 has no dot is computed once. The Gauss–Newton part leaves out what has a :math:`\delta` or a
 :math:`\varphi''` without a dot.
-
-How this differs from the textbook: of a layer's motion only :math:`\dot a_l` is kept, in the place
-of :math:`\dot z_l`, since :math:`\varphi'' g \dot z = (\varphi'' g / \varphi') \dot a`. Where the
-curve bends but is level, its slope is taken for one that is too small to be seen otherwise.
 """
 
 from __future__ import annotations
@@ -36,12 +32,10 @@ from hessence.curvature.workspaces import CommonWorkspace
 from hessence.models.criterion import PairCriterion
 from hessence.models.model_layers import flatten, is_plain
 
-STRAIGHT = (nn.Hardtanh, nn.LeakyReLU, nn.ReLU, nn.ReLU6)
-"""Activations that are straight but for their kinks."""
-
 ELEMENTWISE = (
-    *STRAIGHT, nn.CELU, nn.ELU, nn.GELU, nn.Hardswish, nn.LogSigmoid, nn.Mish, nn.SELU, nn.SiLU,
-    nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Tanh, nn.Tanhshrink,
+    nn.CELU, nn.ELU, nn.GELU, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU,
+    nn.LogSigmoid, nn.Mish, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus,
+    nn.Softsign, nn.Tanh, nn.Tanhshrink,
 )  # fmt: skip
 """Activations that act on every number alone."""
 
@@ -102,10 +96,8 @@ class Stack:
         found = [weight.nbytes for weight in weights]
         for stage, weight in zip(self.stages, weights, strict=True):
             after, before = weight.shape
-            straight = all(isinstance(module, STRAIGHT) for module in stage.activations)
-            # The signal; gradient and motion after the layer; slope; bend and what is pulled back.
-            more = bool(stage.activations) + (0 if straight else 2)
-            numbers = [before, *[after] * (2 + more)]
+            # The signal; the gradient and the motion after the layer; φ′, φ″ and motion after φ.
+            numbers = [before, after, after, *([after] * 3 if stage.activations else [])]
             found += [rows * number * weight.itemsize for number in numbers]
         return found
 
@@ -168,9 +160,10 @@ class FeedForwardTerm(Term):
         prediction = signal.reshape(*shape, signal.shape[-1])
         self.count = criterion.count(prediction, target)
         curvature = criterion.hessian(prediction, target)
-        self._loss_hessian: Callable[[Tensor], Tensor] = lambda u: curvature(
-            u.reshape(prediction.shape)
-        ).reshape(signal.shape)
+        # Targets in double precision make losses of them, which is no reason to go on in it.
+        self._loss_hessian: Callable[[Tensor], Tensor] = lambda u: (
+            curvature(u.reshape(prediction.shape)).reshape(signal.shape).to(signal.dtype)
+        )
         slope = _loss_gradient(criterion, prediction, target).reshape(signal.shape)
         self._go_back(derivatives_after, slope)
 
@@ -180,11 +173,10 @@ class FeedForwardTerm(Term):
         """Compute the gradients in all signals once."""
         for layer, found in zip(reversed(self._layers), reversed(derivatives_after), strict=True):
             if found is not None:
-                layer.slope, second = found
+                layer.first, second = found
                 if self._functional and bool(second.any()):
-                    layer.slope, bend = _relative(layer.slope, second)
-                    layer.bend = bend * pulled
-                pulled = layer.slope * pulled
+                    layer.second = second * pulled
+                pulled = layer.first * pulled
             layer.delta = pulled
             if layer is not self._layers[0]:
                 pulled = pulled @ layer.weight
@@ -196,39 +188,47 @@ class FeedForwardTerm(Term):
         assert not batched
         kind = self._layers[0].weight
         given = {i: part.to(kind.dtype) for i, part in zip(chosen, directions, strict=True)}
-        bent = [layer for layer in self._layers[:-1] if layer.bend is not None]
+        bent = [layer for layer in self._layers if layer.first is not None]
         widths = [len(layer.weight) for layer in [*self._layers, *bent]]
         rows = len(self._layers[0].signal)
         with torch.no_grad(), self._workspace.lend(rows, widths, kind) as room:
-            motions = self._forward(given, room[: len(self._layers)])
-            images_by_place = self._images(given, motions, room[len(self._layers) :])
+            images_by_place = self._images(given, *self._forward(given, room))
         return [images_by_place[i] for i in chosen]
 
-    def _forward(self, given: dict[int, Tensor], room: Sequence[Tensor]) -> list[Tensor | None]:
-        """Return ȧ after every layer; there is room for all of them."""
+    def _forward(
+        self, given: dict[int, Tensor], room: Sequence[Tensor]
+    ) -> tuple[list[Tensor | None], list[Tensor | None], Tensor]:
+        """Return ȧ before and ż at every layer, and ȧ in the end; there is room for all of them."""
         moving: Tensor | None = None
-        motions: list[Tensor | None] = []
-        for layer, after in zip(self._layers, room, strict=True):
-            moving = layer.push(moving, given, after)
-            if layer.slope is not None and moving is not None:
-                moving.mul_(layer.slope)
-            motions.append(moving)
-        return motions
+        incoming: list[Tensor | None] = []
+        moved: list[Tensor | None] = []
+        befores, afters = room[: len(self._layers)], iter(room[len(self._layers) :])
+        for layer, before in zip(self._layers, befores, strict=True):
+            incoming.append(moving)
+            moving = layer.push(moving, given, before)
+            moved.append(moving)
+            if layer.first is not None:
+                after = next(afters)
+                moving = None if moving is None else torch.mul(layer.first, moving, out=after)
+        last = self._layers[-1]
+        return incoming, moved, torch.zeros_like(last.delta) if moving is None else moving
 
     def _images(
-        self, given: dict[int, Tensor], motions: Sequence[Tensor | None], room: Sequence[Tensor]
+        self,
+        given: dict[int, Tensor],
+        incoming: list[Tensor | None],
+        moved: list[Tensor | None],
+        outgoing: Tensor,
     ) -> dict[int, Tensor]:
         images: dict[int, Tensor] = {}
-        spare = list(room)
-        outgoing, last = motions[-1], self._layers[-1]
-        pulled = self._loss_hessian(torch.zeros_like(last.delta) if outgoing is None else outgoing)
+        pulled = self._loss_hessian(outgoing)
         for index in reversed(range(len(self._layers))):
-            layer, motion = self._layers[index], motions[index]
-            if layer.slope is not None:
-                pulled.mul_(layer.slope)
-            if layer.bend is not None and motion is not None:
-                pulled.addcmul_(layer.bend, motion)
-            entered = motions[index - 1] if index else None
+            layer, motion = self._layers[index], moved[index]
+            if layer.first is not None:
+                pulled = pulled.mul_(layer.first)
+            if layer.second is not None and motion is not None:
+                pulled = pulled.addcmul_(layer.second, motion)
+            entered = incoming[index]
             if layer.weight_place in given:
                 image = pulled.T @ layer.signal
                 if self._functional and entered is not None:
@@ -238,11 +238,9 @@ class FeedForwardTerm(Term):
                 images[layer.bias_place] = pulled.sum(0)
             if len(images) == len(given):
                 break
-            # There is motion below if any image is missing yet. What is pulled back goes in its
-            # place, unless the layer there bends and needs both.
+            # Into the room of ȧ, which has done its work, and is there if any image is missing yet.
             assert entered is not None
-            needed = self._layers[index - 1].bend is not None
-            pulled = torch.mm(pulled, layer.weight, out=spare.pop() if needed else entered)
+            pulled = torch.mm(pulled, layer.weight, out=entered)
             if self._functional and layer.weight_place in given:
                 pulled.addmm_(layer.delta, given[layer.weight_place])
         return images
@@ -250,17 +248,14 @@ class FeedForwardTerm(Term):
 
 @dataclass
 class _Layer:
-    """What one layer needs: its weight, the signals before it, and derivatives after it.
-
-    These are the slope φ′, the bend φ″g/φ′, and δ.
-    """
+    """What one layer needs: its weight, the signals before it, and derivatives after it."""
 
     weight: Tensor
     signal: Tensor
     weight_place: int | None
     bias_place: int | None
-    slope: Tensor | None = None
-    bend: Tensor | None = None
+    first: Tensor | None = None
+    second: Tensor | None = None
     delta: Tensor = field(init=False)
 
     def push(self, moving: Tensor | None, given: dict[int, Tensor], out: Tensor) -> Tensor | None:
@@ -294,16 +289,6 @@ def _activate(
 
     after, first, second = derivatives(chain, before)
     return after, (first, second)
-
-
-def _relative(slope: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return φ′ and φ″/φ′, with a φ′ that is zero only where φ″ is zero too."""
-    bend = second / slope
-    if not bool(bend.sum().isfinite()):
-        least = torch.finfo(slope.dtype).eps ** 2 * second.abs()
-        slope = torch.where(slope.abs() < least, least, slope)
-        bend = torch.where(second == 0, 0, second / slope)
-    return slope, bend
 
 
 def _loss_gradient(criterion: PairCriterion, prediction: Tensor, target: Any) -> Tensor:

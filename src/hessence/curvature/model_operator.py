@@ -179,6 +179,7 @@ class ModelOperator(Operator):
     def require_sound(self) -> None:
         """Refuse a loss that is random or not finite, and warn of products that look wrong."""
         checked = self.check()
+        self.setting.take_for_steady()
         refused = not checked.deterministic or not checked.finite
         message = f"products are suspect: {checked.message}"
         if refused:

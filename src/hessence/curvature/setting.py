@@ -14,22 +14,28 @@ from hessence.arrays import dtype_name
 from hessence.curvature import ranks
 from hessence.curvature.batch_parts import is_pair, rebuilt
 from hessence.curvature.batches import Batches, is_sample_pair, merged
-from hessence.curvature.checks import RANDOM, same
+from hessence.curvature.checks import RANDOM, CheckWarning, same
 from hessence.curvature.criteria import as_criterion
 from hessence.curvature.feed_forward import FeedForwardTerm, Stack
 from hessence.curvature.graph_size import graph_bytes
 from hessence.curvature.own_criteria import ClosureCriterion, FunctionCriterion
+from hessence.curvature.randomness import random_states, seed_all, set_random_states
 from hessence.curvature.snapshots import Snapshot
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
 from hessence.curvature.workspaces import CommonWorkspace
 from hessence.memory import budget
 from hessence.models.criterion import Criterion, PairCriterion, predict
+from hessence.models.interrupts import HeldBack
+from hessence.notices import warn
 
 Mode = Literal["auto", "vectors", "blocks"]
 
 TRIED = 64
 """How many samples it is tried on whether a loss is steady and samples do not depend on others."""
+
+DRAWS = 40
+"""How often a loss that draws random numbers is evaluated to see whether it depends on them."""
 
 
 class Setting:
@@ -137,22 +143,61 @@ class Setting:
             return [torch.zeros_like(leaf) for leaf in leaves], count
         return torch.autograd.grad(total, leaves, materialize_grads=True), count
 
+    def take_for_steady(self) -> None:
+        """Spare the test: a check has made it."""
+        self._steady = True
+
     def require_steady(self) -> None:
-        """Refuse a loss that is random, once: two evaluations on a few samples tell."""
+        """Refuse a loss that is random, once: evaluations on a few samples tell.
+
+        And warn of parameters that a model has a second time.
+        """
         own = isinstance(self.criterion, (FunctionCriterion, ClosureCriterion))
         if self._steady or (self._stack is not None and not own):
             return
         batch = self.batches.first
         if self.separable:
             batch = tuple(part[:TRIED] for part in batch)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            runs = (self.snapshot.run(self.criterion.total, batch) for _ in range(2))
-            first, second = (float(total) for total, _ in runs)
-        steady = same(first, second, self.snapshot.parameters.leaves[0].dtype)
+        steady = self.is_steady(batch)
         # Where one rank stopped alone, the others would wait for it.
         if not all(ranks.gather(steady) if ranks.parallel() else [steady]):
             raise ValueError(f"model: {RANDOM}")
         self._steady = True
+        elsewhere = self.held_elsewhere(batch)
+        if elsewhere is not None:
+            warn(f"products are suspect: {elsewhere}", CheckWarning)
+
+    def held_elsewhere(self, batch: Any) -> str | None:
+        """Tell of parameters that the model has where products do not see them."""
+        total, _ = self.snapshot.run(self.criterion.total, batch)
+        names = ", ".join(self.snapshot.held_elsewhere(total)[:3])
+        told = "the model has some parameters a second time, where products do not see them"
+        return f"{told}: {names}." if names else None
+
+    def is_steady(self, batch: Any) -> bool:
+        """Whether the loss on a batch is the same whenever it is evaluated.
+
+        Twice, and many times from other states of the generators if it draws random numbers: a
+        layer that is skipped once in ten times is mostly there.
+        """
+        dtype, device = self.snapshot.parameters.leaves[0].dtype, self.snapshot.device
+
+        def loss() -> float:
+            return float(self.snapshot.run(self.criterion.total, batch)[0])
+
+        with torch.no_grad():
+            first = loss()
+            if not same(first, loss(), dtype):
+                return False
+            users = random_states(device)
+            try:
+                for seed in range(DRAWS if self.snapshot.draws else 0):
+                    seed_all(seed)
+                    if not same(first, loss(), dtype):
+                        return False
+            finally:
+                set_random_states(users, device)
+        return True
 
     @cached_property
     def separable(self) -> bool:
@@ -233,7 +278,7 @@ class Setting:
     @cached_property
     def _stack(self) -> Stack | None:
         """The layers of the model, if that is plain."""
-        with self.snapshot.mode():
+        with HeldBack(), self.snapshot.mode():
             return Stack.read(self.snapshot.model)
 
     def _covered(self, stack: Stack) -> bool:

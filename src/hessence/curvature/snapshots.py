@@ -22,6 +22,8 @@ from hessence.arrays import dtype_name
 from hessence.curvature.batch_parts import copied, tensors_in
 from hessence.curvature.exact_kernels import ExactKernels
 from hessence.curvature.parameters import Parameters
+from hessence.curvature.randomness import random_states, set_random_states
+from hessence.models.interrupts import HeldBack
 from hessence.models.state_swap import LOCK, StateSwap, has_plain_memory
 
 _DROPOUTS = (nn.modules.dropout._DropoutNd,)
@@ -40,6 +42,11 @@ class Snapshot:
         Which parameters to differentiate by, see :class:`Parameters`.
     eval_mode : bool
         Whether to run the model in evaluation mode, whatever mode it is in.
+
+    Attributes
+    ----------
+    draws : bool
+        Whether a run has drawn random numbers, so far.
     """
 
     def __init__(self, model: Any, params: Any, *, eval_mode: bool) -> None:
@@ -60,6 +67,7 @@ class Snapshot:
                 (module, module.training and not eval_mode) for module in self._model.modules()
             ]
             self._kernels = ExactKernels(self._model)
+        self.draws = False
 
     def doubled(self) -> Snapshot:
         """Return the same in double precision."""
@@ -111,13 +119,27 @@ class Snapshot:
         """
         moved = {} if leaves is None else dict(zip(self.parameters.names, leaves, strict=True))
         try:
-            with LOCK, self._fresh_buffers(), self._kernels.used(), self.mode():
+            with HeldBack() as interrupts, LOCK, self._fresh_buffers(), self._kernels.used():
                 state = {name: moved.get(name, tensor) for name, tensor in self._state.items()}
-                with self._swap.hold(state):
-                    return function(self._model, *copied(arguments))
+                with self.mode(), self._swap.hold(state), self._random_numbers():
+                    interrupts.let_through()
+                    try:
+                        return function(self._model, *copied(arguments))
+                    finally:
+                        interrupts.hold()
         except RuntimeError as error:
             self._require_same_precision(arguments, error)
             raise
+
+    @contextmanager
+    def _random_numbers(self) -> Iterator[None]:
+        """Leave the generators of random numbers as they are, and note whether any was used."""
+        before = random_states(self.device)
+        try:
+            yield
+        finally:
+            if set_random_states(before, self.device):
+                self.draws = True
 
     @contextmanager
     def _fresh_buffers(self) -> Iterator[None]:

@@ -11,7 +11,6 @@ import numpy as np
 
 from hessence.arrays import Array, floating, like
 from hessence.krylov.arguments import (
-    generator,
     independent_of,
     require_int,
     require_tolerance,
@@ -137,9 +136,8 @@ def eigenpairs(
     subject = operand(H, v0)
     start = _start(v0, subject)
     request = _request(subject, start, k, which, tol, ncv, block, max_products, confidence)
-    source = generator(rng) if start is None else independent_of(start, generator(rng))
     with full_precision():
-        return _solved(subject, start, request, source)
+        return _solved(subject, start, request, independent_of(start, rng))
 
 
 def _solved(

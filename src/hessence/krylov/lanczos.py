@@ -195,7 +195,10 @@ class Search:
         wanted, margin = ritz.values[..., : request.k], self._tol * basis.norm
         places = hiding_places(wanted, request.which, margin, copies_only=self._random)
         products = min(max(SEARCH_ROOM, basis.products // 2), request.max_products - basis.products)
-        if np.isnan(places).all() or products <= 0 or basis.total >= self._size:
+        if np.isnan(places).all() or basis.total >= self._size:
+            return False
+        if products <= 0:
+            self._confidence = 0.0
             return False
         coordinates = self._deflation(ritz, places)
         if coordinates.shape[-1] < basis.count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Self
 
 from torch import Tensor, nn
@@ -63,7 +64,7 @@ class PairCriterion(Criterion):
 
 def predict(model: nn.Module, inputs: Any) -> Any:
     """Call the model: with a tensor, with several as arguments, or with a dictionary by name."""
-    if isinstance(inputs, dict):
+    if isinstance(inputs, Mapping):
         return model(**inputs)
     several = isinstance(inputs, (tuple, list)) and not isinstance(inputs, PackedSequence)
     return model(*inputs) if several else model(inputs)

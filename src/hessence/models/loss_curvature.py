@@ -70,6 +70,7 @@ def by_autograd(total: Callable[[Tensor], Tensor], prediction: Tensor) -> LossHe
     with torch.enable_grad():
         value = total(z)
         if not value.requires_grad:
+            _require_constant(total, z.detach(), value)
             return lambda u: torch.zeros_like(u)
         (slope,) = torch.autograd.grad(value, z, create_graph=True, materialize_grads=True)
 
@@ -84,6 +85,17 @@ def by_autograd(total: Callable[[Tensor], Tensor], prediction: Tensor) -> LossHe
         return torch.stack(images).reshape(u.shape)
 
     return apply
+
+
+def _require_constant(total: Callable[[Tensor], Tensor], z: Tensor, value: Tensor) -> None:
+    """Refuse a loss that depends on the prediction without PyTorch knowing."""
+    count = torch.arange(1, z.numel() + 1, device=z.device)
+    there = total(z + count.to(z.dtype).sin().reshape(z.shape))
+    if not torch.equal(there.detach(), value.detach()):
+        raise ValueError(
+            "loss has no derivative, but changes with the prediction: it was detached, or computed "
+            "under torch.no_grad()."
+        )
 
 
 def _class_mass(loss: nn.CrossEntropyLoss, logits: Tensor, target: Tensor, classes: int) -> Tensor:

@@ -27,7 +27,7 @@ MOST = 2**12
 """Containers of more things than this are not looked into; lists are only cut to their length."""
 
 LARGEST = 2**20
-"""Tensors and arrays of more numbers are left as a run leaves them."""
+"""Tensors and arrays of more numbers, of one or all of a module, are left as a run leaves them."""
 
 _GROWING = ("_modules", "_forward_hooks", "_forward_pre_hooks", "_non_persistent_buffers_set")
 """What all modules have and a forward pass may add to."""
@@ -101,10 +101,9 @@ class _Attributes:
         scripted = isinstance(module, torch.jit.ScriptModule)
         self._home: dict[str, Any] = {} if scripted else vars(module)
         self._own = {name: value for name, value in self._home.items() if name not in _COMMON}
+        things = list(_inside(self._own.values()))
         self._contents = [
-            (container, copy.copy(container))
-            for container in self._own.values()
-            if type(container) in _CONTAINERS and len(container) <= MOST
+            (container, copy.copy(container)) for container in things if _is_container(container)
         ]
         self._contents += [
             (container, container.copy() if container else None)
@@ -113,17 +112,15 @@ class _Attributes:
         ]
         self._tensors = [
             (tensor, tensor.detach().clone())
-            for tensor in self._own.values()
+            for tensor in things
             if isinstance(tensor, Tensor) and _may_change(tensor) and tensor.numel() <= LARGEST
         ]
         self._arrays = [
             (array, array.copy())
-            for array in self._own.values()
+            for array in things
             if isinstance(array, np.ndarray) and array.size <= LARGEST
         ]
-        self._lengths = [
-            (c, len(c)) for c in self._own.values() if type(c) is list and len(c) > MOST
-        ]
+        self._lengths = [(c, len(c)) for c in things if type(c) is list and len(c) > MOST]
 
     def put_back(self) -> None:
         """Undo what has changed, and touch nothing else."""
@@ -147,6 +144,28 @@ class _Attributes:
         for array, numbers in self._arrays:
             if array.tobytes() != numbers.tobytes():
                 array[...] = numbers
+
+
+def _is_container(thing: Any) -> bool:
+    return type(thing) in _CONTAINERS and len(thing) <= MOST
+
+
+def _inside(things: Iterable[Any]) -> Iterator[Any]:
+    """Go through some things and what is in containers among them, each once.
+
+    No more than so many of them, nor much larger than one of the largest tensors in all.
+    """
+    waiting, seen, numbers = deque(things), set[int](), 0
+    while waiting and len(seen) <= MOST and numbers <= LARGEST:
+        thing = waiting.popleft()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, (Tensor, np.ndarray)):
+            numbers += min(int(np.prod(thing.shape)), LARGEST)
+        elif _is_container(thing):
+            waiting.extend(thing.values() if isinstance(thing, dict) else thing)
+        yield thing
 
 
 def has_plain_memory(tensor: Tensor) -> bool:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from hessence.models.interrupts import HeldBack
 from hessence.models.model_layers import Layer, is_plain
 from hessence.models.state_swap import StateSwap
 
@@ -44,7 +45,7 @@ def _watched(model: nn.Module, layers: Sequence[Layer], inputs: Tensor) -> list[
     for name, parameter in model.named_parameters():
         state[name] = parameter.detach().clone().requires_grad_(parameter.is_floating_point())
     watch = _Watch(layers, state)
-    with torch.enable_grad(), StateSwap(model).hold(state), watch:
+    with HeldBack(), torch.enable_grad(), StateSwap(model).hold(state), watch:
         output = model(inputs.clone())
     leaves = tree_leaves(output)
     if not all(leaf is None or isinstance(leaf, (Tensor, str, int, float)) for leaf in leaves):

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from hessence.models.interrupts import HeldBack
 from hessence.models.model_layers import Layer, NotRecognised
 from hessence.models.state_swap import StateSwap
 from hessence.networks.ggn_blocks import LARGEST_BLOCK
@@ -198,7 +199,7 @@ def model_loss(candidate: Candidate, parameters: dict[str, Tensor]) -> Tensor:
     own = {name: parameter.clone() for name, parameter in parameters.items()}
     # The fused kernels of attention have no second derivative.
     with sdpa_kernel(SDPBackend.MATH):
-        with StateSwap(candidate.model).hold({**own, **buffers}):
+        with HeldBack(), StateSwap(candidate.model).hold({**own, **buffers}):
             prediction = candidate.model(candidate.inputs.clone())
         value: Tensor = candidate.criterion.mean(prediction, candidate.y)
     if value.ndim:
