@@ -123,7 +123,27 @@ class Ring:
         self.x, self.y, self.me = x, y, self
 
 
-KINDS = [Sheet, Page, lambda x, y: Fields(x=x, y=y), lambda x, y: Attributes(x=x, y=y), Ring]
+class Graph:
+    """Has its tensors in a dictionary."""
+
+    def __init__(self, x, y):
+        self.store = {"x": x, "y": y}
+
+    x = property(lambda self: self.store["x"])
+    y = property(lambda self: self.store["y"])
+
+
+class Slots:
+    __slots__ = ("x", "y")
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+
+KINDS = [
+    Sheet, Page, lambda x, y: Fields(x=x, y=y), lambda x, y: Attributes(x=x, y=y), Ring, Graph,
+    Slots,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

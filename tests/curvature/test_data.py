@@ -124,6 +124,19 @@ def test_workers(case):
     assert_same(hs.hessian(model, data, loss).dense(), H)
 
 
+def test_workers_that_the_user_is_in_the_middle_of(case):
+    model, x, y, loss, expected, _ = case
+    loader = DataLoader(
+        TensorDataset(x, y), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True
+    )
+    seen = 0
+    for batch in loader:
+        if seen == 1:
+            assert_same(hs.hessian(model, loader, loss).dense(), expected)
+        seen += len(batch[0])
+    assert seen == len(x)
+
+
 def test_shuffling_loaders_that_drop_samples(case):
     """Every pass has the same samples, whether one of them is kept or not."""
     model, x, y, loss, _, _ = case

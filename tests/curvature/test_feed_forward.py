@@ -133,6 +133,34 @@ def test_a_curve_that_bends_where_it_is_level(dtype):
     assert relative(H.dense(), truth) < 40 * torch.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [*ELEMENTWISE, lambda: nn.GELU(approximate="tanh")])
+def test_units_far_from_zero(kind, dtype):
+    """Where slopes underflow before what they are made of."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(1, 1), kind(), nn.Linear(1, 1)).to(dtype)
+    for z in (-745.0, -103.0, -40.0, -21.0, -14.0, -13.0, -10.5, -9.8, -5.0, 0.0, 5.0, 20.0, 80.0):
+        with torch.no_grad():
+            model[0].weight.fill_(0.0), model[0].bias.fill_(z)
+        x, y = torch.ones(4, 1, dtype=dtype), torch.ones(4, 1, dtype=dtype)
+        truth = hessian_of(model, nn.MSELoss()(model(x), y))
+        found = hs.hessian(model, (x, y), nn.MSELoss()).dense()
+        assert relative(found, truth) < 40 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("loss", [None, "huber", nn.BCEWithLogitsLoss(pos_weight=torch.ones(1))])
+@pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
+def test_targets_in_double_precision(loss, operator):
+    torch.manual_seed(5)
+    model, x = STACKS["tanh"](), torch.randn(20, 4)
+    y = torch.rand(20, 3)
+    wide = operator(model, (x, y.double()), loss)
+    assert wide.dense().dtype == torch.float32
+    assert relative(wide.dense(), operator(model, (x, y), loss).dense()) < 1e-6
+    part = operator(model, (x, y.double()), loss, params="*.bias")
+    assert (part @ torch.ones(part.shape[0])).dtype == torch.float32
+
+
 def test_images_and_tokens():
     torch.manual_seed(3)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 3)).double()

@@ -3,6 +3,7 @@
 from collections import UserDict
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -76,6 +77,35 @@ def test_batches_of_a_tokenizer():
     expected = dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters())
     for data in (encoding, [encoding]):
         assert_same(hs.hessian(model, data, loss).dense(), expected)
+
+
+def test_inputs_of_a_tokenizer():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = mlp()
+
+        def forward(self, inputs, scale):
+            return self.layer(inputs * scale)
+
+    model, x, y = Model(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+    scale = torch.full((SAMPLES, 1), 2.0, dtype=torch.float64)
+    data = [(UserDict(inputs=x, scale=scale), y)]
+    expected = dense_hessian(lambda: F.mse_loss(model(x, scale), y), model.parameters())
+    assert_same(hs.hessian(model, data, nn.MSELoss()).dense(), expected)
+
+
+def test_arrays_beside_tensors_are_copied():
+    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+    weight = np.full(1, 2.0)
+
+    def loss(model, batch):
+        return batch["weight"].item() * F.mse_loss(model(batch["x"]), batch["y"])
+
+    H = hs.hessian(model, {"x": x, "y": y, "weight": weight}, loss)
+    weight[:] = 5.0
+    expected = dense_hessian(lambda: 2 * F.mse_loss(model(x), y), model.parameters())
+    assert_same(H.dense(), expected)
 
 
 @pytest.mark.parametrize("kind", [list, tuple])

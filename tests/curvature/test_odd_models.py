@@ -141,9 +141,14 @@ class Remembering(nn.Module):
 
 
 def test_parameters_that_are_held_elsewhere_are_told_of():
-    check = hs.hessian(Remembering(), (torch.randn(5, 3), torch.randn(5, 2))).check()
+    H = hs.hessian(Remembering(), (torch.randn(5, 3), torch.randn(5, 2)))
+    check = H.check()
     assert not check.passed
-    assert check.message.endswith("a second time, where products do not see them: layer.weight.")
+    told = "a second time, where products do not see them: layer.weight."
+    assert check.message.endswith(told)
+    with pytest.warns(hs.CheckWarning, match=told):
+        H @ torch.ones(8)
+    H @ torch.ones(8)  # once is enough
 
 
 def test_parts_that_are_compiled_run_as_they_are_written():

@@ -153,6 +153,12 @@ LOSSES = {
     "integers": (lambda f, y: (f > y).sum(), TypeError, "loss must return a tensor of real"),
     "closure without tensor": (lambda model, b: 3.0, TypeError, "loss must return .*got float"),
     "none": (lambda f, y: None, TypeError, "loss must return"),
+    "three arguments": (nn.GaussianNLLLoss(), TypeError, "loss must take two arg.*target.*var"),
+    "detached": (
+        lambda f, y: (f - y).square().mean().detach(),
+        ValueError,
+        "loss has no derivative, but",
+    ),
 }
 
 
@@ -161,6 +167,22 @@ def test_losses(name):
     loss, error, message = LOSSES[name]
     with pytest.raises(error, match=message):
         hs.hessian(nn.Linear(4, 4), (torch.randn(3, 4), torch.randn(3, 4)), loss).dense()
+
+
+@pytest.mark.parametrize("model", [nn.Linear(4, 4), nn.LayerNorm(4)])
+@pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
+def test_losses_that_are_detached(model, operator):
+    loss, error, message = LOSSES["detached"]
+    with pytest.raises(error, match=message):
+        operator(model, (torch.randn(3, 4), torch.randn(3, 4)), loss).dense()
+
+
+def test_samples_without_a_batch():
+    model, x, y = nn.Linear(3, 2), torch.randn(5, 3), torch.randn(5, 2)
+    for data in ((x[0], y[0]), list(zip(x, y, strict=True))):
+        with pytest.raises(ValueError, match=r"data: an input of shape \(3,\) is a sample without"):
+            hs.hessian(model, data)
+    hs.hessian(nn.Sequential(nn.Linear(3, 1)), (x[0], y[0, :1])).dense()
 
 
 def test_closures_have_no_gauss_newton_matrix():

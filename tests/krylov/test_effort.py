@@ -76,6 +76,13 @@ def test_a_start_from_an_earlier_call_with_the_same_seed_hides_no_copies():
             np.testing.assert_allclose(after.eigenvalues, 2.0, atol=1e-6)
 
 
+def test_a_search_that_was_not_made_is_told_of():
+    values = np.repeat([3.0, 2.0, 1.0], 100)
+    pairs = eigenpairs(Counting(values), k=3, max_products=3, confidence=0.999)
+    assert pairs.confidence == 0
+    assert "may be missing" in pairs.message
+
+
 def test_useless_starts_are_replaced_by_random_ones():
     values = np.linspace(0, 1, 100) ** 3
     for start in (np.zeros(100), np.zeros((100, 3)), np.ones((100, 4))):

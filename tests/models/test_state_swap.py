@@ -2,6 +2,7 @@
 
 from threading import Thread
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -25,6 +26,7 @@ class Model(nn.Module):
         self.register_buffer("calls", torch.zeros(()))
         self.meanwhile, self.error = meanwhile, error
         self.last, self.log, self.known = None, [1], {"old": 1}
+        self.nested = {"deep": [[]], "tensors": [torch.zeros(2)], "arrays": [np.zeros(2)]}
 
     def forward(self, x):
         out = self.scale * self.tied(self.again(self.first(x)))
@@ -82,6 +84,9 @@ CHANGES = {
     "another list": lambda model: setattr(model, "log", [1]),
     "a longer dictionary": lambda model: model.known.update(new=X),
     "another entry": lambda model: model.known.update(old=2),
+    "a longer list in a dictionary": lambda model: model.nested["deep"][0].append(X),
+    "a tensor in a list written to": lambda model: model.nested["tensors"][0].add_(1),
+    "an array in a list written to": lambda model: model.nested["arrays"][0].fill(7),
     "a parameter more": lambda model: setattr(model, "more", nn.Parameter(torch.ones(1))),
     "a parameter less": put_out_a_parameter,
     "another parameter": lambda model: setattr(model, "scale", nn.Parameter(torch.ones(3))),
@@ -107,6 +112,9 @@ def test_what_a_forward_pass_does_is_undone(name, error):
                 model(X)
         assert_untouched(model, before)
         assert (model.log, model.known) == ([1], {"old": 1})
+        assert model.nested["deep"] == [[]]
+        assert not model.nested["tensors"][0].any()
+        assert not model.nested["arrays"][0].any()
         for (key, tensor), (other, mine) in zip(tensors(model), own, strict=True):
             assert key == other
             assert tensor is mine

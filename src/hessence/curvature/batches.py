@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hessence.curvature.batch_copies import Copier, equal
 from hessence.curvature.batch_parts import byte_count, first_length, is_pair, tensors_in
-from hessence.curvature.randomness import random_states, set_random_states
+from hessence.models.randomness import random_states, set_random_states
 
 _END = object()
 
@@ -136,7 +136,7 @@ class _Draws:
     """
 
     def __init__(self, source: Any) -> None:
-        self._none = type(source) is list
+        self._draws_nothing = type(source) is list
         batched = getattr(source, "batch_sampler", None)
         parts = source, getattr(source, "sampler", None), batched, getattr(batched, "sampler", None)
         own = {id(g): g for g in (getattr(part, "generator", None) for part in parts)}
@@ -150,7 +150,7 @@ class _Draws:
     @contextmanager
     def go_on(self, states: list[Any]) -> Iterator[None]:
         """Run the block with the source's random states, save these, and restore the user's."""
-        if self._none:
+        if self._draws_nothing:
             yield
             return
         users = self._states()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
 
 from hessence.curvature.kernels.elementwise import activate
@@ -50,6 +50,11 @@ class ExactKernels:
 
 class _StandIns(TorchFunctionMode):  # type: ignore[misc]
     """Calls other functions in place of some of PyTorch's."""
+
+    def __exit__(self, *error: Any) -> None:
+        # PyTorch takes it off for each call, and an interrupt may have come before it was back.
+        if self in _get_current_function_mode_stack():
+            super().__exit__(*error)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

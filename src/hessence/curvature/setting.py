@@ -15,11 +15,10 @@ from hessence.curvature import ranks
 from hessence.curvature.batch_parts import is_pair, rebuilt
 from hessence.curvature.batches import Batches, is_sample_pair, merged
 from hessence.curvature.checks import RANDOM, CheckWarning, same
-from hessence.curvature.criteria import as_criterion
+from hessence.curvature.criteria import PointwiseCriterion, as_criterion
 from hessence.curvature.feed_forward import FeedForwardTerm, Stack
 from hessence.curvature.graph_size import graph_bytes
 from hessence.curvature.own_criteria import ClosureCriterion, FunctionCriterion
-from hessence.curvature.randomness import random_states, seed_all, set_random_states
 from hessence.curvature.snapshots import Snapshot
 from hessence.curvature.term_store import TermStore
 from hessence.curvature.terms import Term
@@ -27,6 +26,7 @@ from hessence.curvature.workspaces import CommonWorkspace
 from hessence.memory import budget
 from hessence.models.criterion import Criterion, PairCriterion, predict
 from hessence.models.interrupts import HeldBack
+from hessence.models.randomness import seeded
 from hessence.notices import warn
 
 Mode = Literal["auto", "vectors", "blocks"]
@@ -81,6 +81,8 @@ class Setting:
             there = partial(self.snapshot.run, leaves=self.snapshot.parameters.elsewhere())
             precision = self.snapshot.parameters.leaves[0].dtype
             return criterion.settled((there, self.snapshot.run), lambda: self.batches, precision)
+        if isinstance(criterion, PointwiseCriterion):
+            self._require_samples()
         if not isinstance(criterion, FunctionCriterion):
             return criterion
         inputs, target = self.batches.first
@@ -125,6 +127,20 @@ class Setting:
             raise ValueError(
                 f"data: the model cannot be run on inputs of {told}: {error}"
             ) from error
+
+    def _require_samples(self) -> None:
+        """Refuse a sample on its own, whose outputs would pass for samples."""
+        inputs, _ = self.batches.first
+        if not isinstance(inputs, Tensor) or inputs.ndim != 1:
+            return
+        prediction = self._predicted(inputs)
+        if not isinstance(prediction, Tensor) or prediction.ndim != 1 or len(prediction) == 1:
+            return
+        if self._stack is not None or prediction.shape != inputs.shape:
+            raise ValueError(
+                f"data: an input of shape ({len(inputs)},) is a sample without a batch: give "
+                "x[None] and y[None], or stack the samples."
+            )
 
     def doubled(self) -> Setting:
         """Return the same in double precision, for a check."""
@@ -189,14 +205,10 @@ class Setting:
             first = loss()
             if not same(first, loss(), dtype):
                 return False
-            users = random_states(device)
-            try:
-                for seed in range(DRAWS if self.snapshot.draws else 0):
-                    seed_all(seed)
+            for seed in range(DRAWS if self.snapshot.draws else 0):
+                with seeded(seed, device):
                     if not same(first, loss(), dtype):
                         return False
-            finally:
-                set_random_states(users, device)
         return True
 
     @cached_property

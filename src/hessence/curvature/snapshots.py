@@ -22,7 +22,6 @@ from hessence.arrays import dtype_name
 from hessence.curvature.batch_parts import copied, tensors_in
 from hessence.curvature.exact_kernels import ExactKernels
 from hessence.curvature.parameters import Parameters
-from hessence.curvature.randomness import random_states, set_random_states
 from hessence.models.interrupts import HeldBack
 from hessence.models.state_swap import LOCK, StateSwap, has_plain_memory
 
@@ -42,11 +41,6 @@ class Snapshot:
         Which parameters to differentiate by, see :class:`Parameters`.
     eval_mode : bool
         Whether to run the model in evaluation mode, whatever mode it is in.
-
-    Attributes
-    ----------
-    draws : bool
-        Whether a run has drawn random numbers, so far.
     """
 
     def __init__(self, model: Any, params: Any, *, eval_mode: bool) -> None:
@@ -67,7 +61,6 @@ class Snapshot:
                 (module, module.training and not eval_mode) for module in self._model.modules()
             ]
             self._kernels = ExactKernels(self._model)
-        self.draws = False
 
     def doubled(self) -> Snapshot:
         """Return the same in double precision."""
@@ -83,6 +76,11 @@ class Snapshot:
     def own_names(self) -> tuple[str, ...]:
         """The names of all parameters and buffers of the model."""
         return tuple(self._state)
+
+    @property
+    def draws(self) -> bool:
+        """Whether a run has drawn random numbers, so far."""
+        return self._swap.draws
 
     @property
     def model(self) -> nn.Module:
@@ -121,7 +119,7 @@ class Snapshot:
         try:
             with HeldBack() as interrupts, LOCK, self._fresh_buffers(), self._kernels.used():
                 state = {name: moved.get(name, tensor) for name, tensor in self._state.items()}
-                with self.mode(), self._swap.hold(state), self._random_numbers():
+                with self.mode(), self._swap.hold(state):
                     interrupts.let_through()
                     try:
                         return function(self._model, *copied(arguments))
@@ -130,16 +128,6 @@ class Snapshot:
         except RuntimeError as error:
             self._require_same_precision(arguments, error)
             raise
-
-    @contextmanager
-    def _random_numbers(self) -> Iterator[None]:
-        """Leave the generators of random numbers as they are, and note whether any was used."""
-        before = random_states(self.device)
-        try:
-            yield
-        finally:
-            if set_random_states(before, self.device):
-                self.draws = True
 
     @contextmanager
     def _fresh_buffers(self) -> Iterator[None]:

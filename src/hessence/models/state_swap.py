@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hessence.models.randomness import random_states, set_random_states
+
 _COMMON = vars(nn.Module()).keys()
 
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
@@ -53,27 +55,37 @@ class _Place:
 
 
 class StateSwap:
-    """All places of a model that hold a parameter or a buffer, as they are now."""
+    """All places of a model that hold a parameter or a buffer, as they are now.
+
+    Attributes
+    ----------
+    draws : bool
+        Whether random numbers were drawn while others were in these places, so far.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._modules = list(model.modules())
         self._places = tuple(_places(model))
         self._parameters = _parameter_places(self._places)
+        self.draws = False
 
     @contextmanager
     def hold(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
         """Put tensors into their places by name, and the model's own back afterwards.
 
         What a forward pass adds, such as a cache, or takes away is undone too, also in a module's
-        other attributes: plain tensors, arrays, and what is in lists and dictionaries. Compiled
-        parts run as they were written: compiled ones have one derivative. One thread at a time may
-        do this, since it is the user's own model.
+        other attributes: plain tensors, arrays, and what is in lists and dictionaries. Generators
+        of random numbers go back to where they were. Compiled parts run as they were written:
+        compiled ones have one derivative. One thread at a time may do this, since it is the user's
+        own model.
         """
         with LOCK, _uncompiled():
             self._require_same()
             own = [[dict(home.items()) for home in _homes(module)] for module in self._modules]
             attributes = [_Attributes(module) for module in self._modules]
+            device = next((t.device for t in tensors.values()), torch.device("cpu"))
+            numbers = random_states(device)
             try:
                 for place in self._places:
                     place.home[place.attribute] = tensors[place.name]
@@ -84,6 +96,8 @@ class StateSwap:
                         _put_back(home, before)
                 for kept in attributes:
                     kept.put_back()
+                if set_random_states(numbers, device):
+                    self.draws = True
 
     def _require_same(self) -> None:
         modules = {id(module) for module in self._model.modules()}

@@ -30,6 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hessence.models.interrupts import HeldBack
 from hessence.models.model_layers import Layer, NotRecognised
+from hessence.models.randomness import seeded
 from hessence.models.state_swap import StateSwap
 from hessence.networks.ggn_blocks import LARGEST_BLOCK
 from hessence.recognition.linear_runs import linear_runs
@@ -222,7 +223,7 @@ def _verify(candidate: Candidate, hessian: TwinHessian) -> None:
             found = torch.autograd.grad(gradient, leaves, direction, allow_unused=True)
             theirs = flatten_like(found, leaves)
     epsilon = torch.finfo(theirs.dtype).eps
-    with torch.no_grad():
+    with torch.no_grad(), seeded(1, theirs.device):
         again = model_loss(candidate, parameters)
     if not (again - loss).abs() <= 1000 * epsilon * loss.abs():
         raise NotRecognised("the loss is random: it changes from one call to the next.")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -34,11 +36,17 @@ def set_random_states(
     return moved
 
 
-def seed_all(seed: int) -> None:
-    """Start all generators from a seed."""
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Let all generators start from a seed, and put them back afterwards."""
+    users = random_states(device)
     torch.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)
+    try:
+        yield
+    finally:
+        set_random_states(users, device)
 
 
 def _torch_generators(device: torch.device) -> list[torch.Generator]:
