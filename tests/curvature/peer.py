@@ -7,8 +7,7 @@ with warnings.catch_warnings():
     import curvlinops
 
 
-def peer(kind, case):
-    """Return curvlinops' "Hessian" or "GGN" of a problem."""
+def peer(kind, model, loss, batches):
+    """Return curvlinops' "Hessian" or "GGN" of a model."""
     make = getattr(curvlinops, f"{kind}LinearOperator")
-    parameters = list(case.model.parameters())
-    return make(case.model, case.loss, parameters, [case.data], check_deterministic=False)
+    return make(model, loss, list(model.parameters()), batches, check_deterministic=False)

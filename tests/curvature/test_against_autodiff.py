@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import hessence as hs
 from tests.curvature.market import MODELS, numbers, problem
@@ -65,10 +66,48 @@ def test_a_peer_agrees(name):
     case = problem(name)
     G = hs.ggn(case.model, case.data, case.loss)
     v = torch.linspace(-1, 1, G.shape[0], dtype=torch.float64)
-    assert_same(G @ v, peer("GGN", case) @ v, 1e-11)
+    theirs = case.model, case.loss, [case.data]
+    assert_same(G @ v, peer("GGN", *theirs) @ v, 1e-11)
     if name in PEER_HESSIAN:
         H = hs.hessian(case.model, case.data, case.loss)
-        assert_same(H @ v, peer("Hessian", case) @ v, 1e-11)
+        assert_same(H @ v, peer("Hessian", *theirs) @ v, 1e-11)
+
+
+def classes(n):
+    return torch.arange(n) % 3
+
+
+PEER_LOSSES = {
+    "squares": (nn.MSELoss, lambda n: numbers(n, 3)),
+    "cross-entropy": (nn.CrossEntropyLoss, classes),
+    "binary cross-entropy": (nn.BCEWithLogitsLoss, lambda n: (numbers(n, 3) > 0).double()),
+}
+
+PEER_DATA = {
+    "one batch": lambda x, y: [(x, y)],
+    "equal batches": lambda x, y: list(zip(x.split(8), y.split(8), strict=True)),
+    "ragged batches": lambda x, y: list(zip(x.split(7), y.split(7), strict=True)),
+    "a loader": lambda x, y: DataLoader(TensorDataset(x, y), batch_size=5),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("data", PEER_DATA)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("loss", PEER_LOSSES)
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU, nn.GELU, None])
+def test_a_peer_agrees_on_losses_and_data(activation, loss, reduction, data):
+    with torch.random.fork_rng():
+        torch.manual_seed(6)
+        between = [] if activation is None else [activation()]
+        model = nn.Sequential(nn.Linear(4, 5), *between, nn.Linear(5, 3)).double()
+    make, targets = PEER_LOSSES[loss]
+    x, criterion = numbers(24, 4), make(reduction=reduction)
+    batches = PEER_DATA[data](x, targets(24))
+    for kind, operator in (("GGN", hs.ggn), ("Hessian", hs.hessian)):
+        found = operator(model, batches, criterion)
+        v = torch.linspace(-1, 1, found.shape[0], dtype=torch.float64)
+        assert_same(found @ v, peer(kind, model, criterion, batches) @ v, 1e-11)
 
 
 def test_layer_norms_against_finite_differences():

@@ -87,6 +87,9 @@ class Monitor:
     with its share of the data and calls ``measure``; all get the same record, and the first one
     reads and writes the files.
 
+    *Threads.* Measure in the thread that trains: while the model runs with copies of its
+    parameters, a backward pass elsewhere would miss its own.
+
     Where the loss or the products are not finite any more, eigenvalues are recorded as NaN.
 
     Examples
