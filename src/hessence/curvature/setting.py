@@ -171,17 +171,19 @@ class Setting:
         own = isinstance(self.criterion, (FunctionCriterion, ClosureCriterion))
         if self._steady or (self._stack is not None and not own):
             return
-        batch = self.batches.first
-        if self.separable:
-            batch = tuple(part[:TRIED] for part in batch)
-        steady = self.is_steady(batch)
+        steady = self.is_steady(self._some(TRIED))
         # Where one rank stopped alone, the others would wait for it.
         if not all(ranks.gather(steady) if ranks.parallel() else [steady]):
             raise ValueError(f"model: {RANDOM}")
         self._steady = True
-        elsewhere = self.held_elsewhere(batch)
+        elsewhere = self.held_elsewhere(self._some(1))
         if elsewhere is not None:
             warn(f"products are suspect: {elsewhere}", CheckWarning)
+
+    def _some(self, samples: int) -> Any:
+        """Return so many samples of the first batch, or all of it if they belong together."""
+        batch = self.batches.first
+        return tuple(part[:samples] for part in batch) if self.separable else batch
 
     def held_elsewhere(self, batch: Any) -> str | None:
         """Tell of parameters that the model has where products do not see them."""
