@@ -315,6 +315,16 @@ def test_a_function_that_does_not_average_samples_is_refused_on_batches():
         hs.hessian(model, [(x, real()[:, 0])] * 2, lambda f, t: torch.corrcoef(f.T).sum())
 
 
+def test_weights_that_are_changed_later():
+    model, x, y = mlp().double(), numbers(8, 2), torch.arange(8) % 3
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+    H = hs.hessian(model, (x, y), loss, memory=0)
+    before = H.loss(), H.dense()
+    loss.weight.mul_(torch.tensor([1.0, 5.0, 1.0]))
+    assert H.loss() == before[0]
+    assert_same(H.dense(), before[1])
+
+
 def test_class_numbers_in_bytes():
     x, y = numbers(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     model, loss = nn.Linear(3, 3).double(), nn.CrossEntropyLoss(weight=torch.rand(3).double())

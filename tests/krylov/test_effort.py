@@ -83,6 +83,17 @@ def test_a_search_that_was_not_made_is_told_of():
     assert "may be missing" in pairs.message
 
 
+@pytest.mark.filterwarnings("ignore::hessence.ConvergenceWarning")
+@pytest.mark.parametrize("which", ["LA", "SA", "LM", "BE"])
+def test_each_value_is_told_resolved_or_not_by_its_own_residual(which):
+    values = np.concatenate([[-40.0, 30.0, 3.0, -2.0], np.linspace(-1.5, 2.5, 400)])
+    pairs = eigenpairs(Counting(values), k=4, which=which, tol=1e-6, max_products=14)
+    residuals = np.linalg.norm(values[:, None] * pairs.vectors - pairs.eigenvalues * pairs.vectors,
+                               axis=0)  # fmt: skip
+    assert 0 < pairs.resolved.sum() < 4
+    np.testing.assert_array_equal(pairs.resolved, residuals <= 1e-6 * 40)
+
+
 def test_useless_starts_are_replaced_by_random_ones():
     values = np.linspace(0, 1, 100) ** 3
     for start in (np.zeros(100), np.zeros((100, 3)), np.ones((100, 4))):

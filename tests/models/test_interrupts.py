@@ -65,18 +65,25 @@ def before_the_end(interrupts, steps):
 
 def before_it_is_let_through(interrupts, steps):
     before_the_end(interrupts, steps)
-    interrupts.let_through()
-    steps.append("too late")
+    interrupts.interruptible(lambda: steps.append("too late"))
 
 
 def after_it_was_let_through(interrupts, steps):
-    interrupts.let_through()
-    interrupts.hold()
+    interrupts.interruptible(lambda: None)
     before_the_end(interrupts, steps)
 
 
+def inside(interrupts, steps):
+    def work():
+        steps.append("held back")  # until here
+        signal.raise_signal(signal.SIGINT)
+        steps.append("too late")
+
+    interrupts.interruptible(work)
+
+
 @pytest.mark.parametrize(
-    "work", [before_the_end, before_it_is_let_through, after_it_was_let_through]
+    "work", [before_the_end, before_it_is_let_through, after_it_was_let_through, inside]
 )
 def test_an_interrupt_waits_and_comes(work):
     steps = []

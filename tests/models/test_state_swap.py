@@ -26,6 +26,7 @@ class Model(nn.Module):
         self.register_buffer("calls", torch.zeros(()))
         self.meanwhile, self.error = meanwhile, error
         self.last, self.log, self.known = None, [1], {"old": 1}
+        self.large, self.small = torch.zeros(2**20 + 1), torch.zeros(2)
         self.nested = {"deep": [[]], "tensors": [torch.zeros(2)], "arrays": [np.zeros(2)]}
 
     def forward(self, x):

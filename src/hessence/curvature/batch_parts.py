@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
 
 SEVERAL = (Tensor, list, tuple)
 """What may hold something for each sample."""
@@ -23,11 +22,9 @@ def is_pair(batch: Any) -> bool:
 
 def first_length(batch: Any) -> int:
     """Return the number of samples: the length of the first tensor in the batch."""
-    for leaf in leaves_in(batch):
-        if isinstance(leaf, PackedSequence):
-            return int(leaf.batch_sizes[0])
-        if isinstance(leaf, Tensor) and leaf.ndim:
-            return int(leaf.shape[0])
+    for tensor in tensors_in(batch):
+        if tensor.ndim:
+            return int(tensor.shape[0])
     raise ValueError(
         "data must have batches with at least one tensor whose first dimension counts samples."
     )

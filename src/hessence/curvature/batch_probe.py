@@ -55,11 +55,12 @@ class BatchProbe:
         precision = self._mover.snapshot.parameters.leaves[0].dtype
         move = self._move if self._is_the_models else None
         steady = self._setting.is_steady(self._batch)
-        loss = float(self._total().detach())
+        total, _ = self._setting.snapshot.run(self._setting.criterion.total, self._batch)
+        elsewhere = self._setting.held_elsewhere(total)
+        loss = float(total.detach())
         checked = check_products(
             self._multiply, move, loss, steady, reference, size, rng, precision
         )
-        elsewhere = self._setting.held_elsewhere(self._batch)
         if elsewhere is not None and checked.passed:
             return replace(checked, passed=False, message=elsewhere)
         return checked
@@ -67,11 +68,6 @@ class BatchProbe:
     @property
     def _is_the_models(self) -> bool:
         return set(self._parameters.names) <= set(self._setting.snapshot.own_names)
-
-    def _total(self) -> Tensor:
-        total, _ = self._setting.snapshot.run(self._setting.criterion.total, self._batch)
-        found: Tensor = total
-        return found
 
     def _multiply(self, v: Tensor) -> Tensor:
         parts = self._term.multiply(self._without_padding(v), self._chosen)

@@ -32,10 +32,13 @@ def exact_spectrum(H: ModelHessian, model: Any, params: Any) -> Spectrum | str:
     try:
         if params is not None:
             raise NotRecognised("only some of the parameters were asked for.")
-        if not isinstance(setting.criterion, PairCriterion):
+        criterion = setting.criterion
+        if not isinstance(criterion, PairCriterion):
             raise NotRecognised("the loss is a closure, which may do anything with the model.")
-        with HeldBack(), LOCK, setting.snapshot.mode():
-            recognition = recognise(unwrap(model), *_all_data(setting), setting.criterion)
+        with HeldBack() as interrupts, LOCK, setting.snapshot.mode():
+            recognition = interrupts.interruptible(
+                lambda: recognise(unwrap(model), *_all_data(setting), criterion)
+            )
     except NotRecognised as error:
         return str(error)
     found = recognition.spectrum()

@@ -21,9 +21,9 @@ from hessence.curvature.batch_parts import (
     rebuilt,
     some_rows,
 )
-from hessence.curvature.parameters import wave
 from hessence.curvature.reduction_trial import ReductionTrial
 from hessence.models.criterion import Criterion, PairCriterion
+from hessence.models.wave import wave
 
 FEW = 8
 """How many samples of a batch are compared with the others at most."""

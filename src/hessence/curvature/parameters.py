@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hessence.arrays import dtype_name
+from hessence.models.wave import wave
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,12 +125,6 @@ class Parameters:
         """Make one vector (..., p) of tensors (..., *shape)."""
         lead = tensors[0].ndim - self.leaves[0].ndim
         return torch.cat([t.reshape((*t.shape[:lead], -1)) for t in tensors], dim=-1)
-
-
-def wave(like: Tensor, phase: float = 0.0) -> Tensor:
-    """Return numbers between −1 and 1, shaped like others, of which no two are the same."""
-    count = torch.arange(1, like.numel() + 1, device=like.device)
-    return (count.to(like.dtype) + phase).sin().reshape(like.shape)
 
 
 def matching(names: Sequence[str], pattern: str) -> list[str]:

@@ -176,7 +176,7 @@ class Setting:
         if not all(ranks.gather(steady) if ranks.parallel() else [steady]):
             raise ValueError(f"model: {RANDOM}")
         self._steady = True
-        elsewhere = self.held_elsewhere(self._some(1))
+        elsewhere = self.held_elsewhere(self.snapshot.run(self.criterion.total, self._some(1))[0])
         if elsewhere is not None:
             warn(f"products are suspect: {elsewhere}", CheckWarning)
 
@@ -185,9 +185,8 @@ class Setting:
         batch = self.batches.first
         return tuple(part[:samples] for part in batch) if self.separable else batch
 
-    def held_elsewhere(self, batch: Any) -> str | None:
-        """Tell of parameters that the model has where products do not see them."""
-        total, _ = self.snapshot.run(self.criterion.total, batch)
+    def held_elsewhere(self, total: Tensor) -> str | None:
+        """Tell of parameters that a total depends on where products do not see them."""
         names = ", ".join(self.snapshot.held_elsewhere(total)[:3])
         told = "the model has some parameters a second time, where products do not see them"
         return f"{told}: {names}." if names else None

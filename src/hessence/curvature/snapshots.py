@@ -120,11 +120,9 @@ class Snapshot:
             with HeldBack() as interrupts, LOCK, self._fresh_buffers(), self._kernels.used():
                 state = {name: moved.get(name, tensor) for name, tensor in self._state.items()}
                 with self.mode(), self._swap.hold(state):
-                    interrupts.let_through()
-                    try:
-                        return function(self._model, *copied(arguments))
-                    finally:
-                        interrupts.hold()
+                    return interrupts.interruptible(
+                        lambda: function(self._model, *copied(arguments))
+                    )
         except RuntimeError as error:
             self._require_same_precision(arguments, error)
             raise

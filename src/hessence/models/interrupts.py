@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 
 class HeldBack:
@@ -31,20 +34,24 @@ class HeldBack:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.let_through()
+        self._let_through()
 
-    def let_through(self) -> None:
+    def interruptible(self, function: Callable[[], Result]) -> Result:
+        """Call a function, which may take long, with Ctrl-C let through."""
+        self._let_through()
+        try:
+            return function()
+        finally:
+            if self._users is not None:
+                signal.signal(signal.SIGINT, self._note)
+
+    def _let_through(self) -> None:
         """Go on as the user has it, first with what has waited."""
         if self._users is not None:
             signal.signal(signal.SIGINT, self._users)
             if self._waiting:
                 self._waiting = False
                 signal.raise_signal(signal.SIGINT)
-
-    def hold(self) -> None:
-        """Hold it back again."""
-        if self._users is not None:
-            signal.signal(signal.SIGINT, self._note)
 
     def _note(self, *_: object) -> None:
         self._waiting = True

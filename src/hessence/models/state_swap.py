@@ -29,7 +29,7 @@ MOST = 2**12
 """Containers of more things than this are not looked into; lists are only cut to their length."""
 
 LARGEST = 2**20
-"""Tensors and arrays of more numbers, of one or all of a module, are left as a run leaves them."""
+"""Tensors and arrays of more numbers are left as a run leaves them."""
 
 _GROWING = ("_modules", "_forward_hooks", "_forward_pre_hooks", "_non_persistent_buffers_set")
 """What all modules have and a forward pass may add to."""
@@ -167,19 +167,16 @@ def _is_container(thing: Any) -> bool:
 def _inside(things: Iterable[Any]) -> Iterator[Any]:
     """Go through some things and what is in containers among them, each once.
 
-    No more than so many of them, nor much larger than one of the largest tensors in all.
+    What is nearest comes first, and no more than so many things.
     """
-    waiting, seen, numbers = deque(things), set[int](), 0
-    while waiting and len(seen) <= MOST and numbers <= LARGEST:
+    waiting, seen = deque(things), set[int]()
+    while waiting and len(seen) <= MOST:
         thing = waiting.popleft()
-        if id(thing) in seen:
-            continue
-        seen.add(id(thing))
-        if isinstance(thing, (Tensor, np.ndarray)):
-            numbers += min(int(np.prod(thing.shape)), LARGEST)
-        elif _is_container(thing):
-            waiting.extend(thing.values() if isinstance(thing, dict) else thing)
-        yield thing
+        if id(thing) not in seen:
+            seen.add(id(thing))
+            yield thing
+            if _is_container(thing):
+                waiting.extend(thing.values() if isinstance(thing, dict) else thing)
 
 
 def has_plain_memory(tensor: Tensor) -> bool:

@@ -45,8 +45,8 @@ def _watched(model: nn.Module, layers: Sequence[Layer], inputs: Tensor) -> list[
     for name, parameter in model.named_parameters():
         state[name] = parameter.detach().clone().requires_grad_(parameter.is_floating_point())
     watch = _Watch(layers, state)
-    with HeldBack(), torch.enable_grad(), StateSwap(model).hold(state), watch:
-        output = model(inputs.clone())
+    with HeldBack() as interrupts, torch.enable_grad(), StateSwap(model).hold(state), watch:
+        output = interrupts.interruptible(lambda: model(inputs.clone()))
     leaves = tree_leaves(output)
     if not all(leaf is None or isinstance(leaf, (Tensor, str, int, float)) for leaf in leaves):
         return []  # there may be anything in what the model returns

@@ -200,8 +200,8 @@ def model_loss(candidate: Candidate, parameters: dict[str, Tensor]) -> Tensor:
     own = {name: parameter.clone() for name, parameter in parameters.items()}
     # The fused kernels of attention have no second derivative.
     with sdpa_kernel(SDPBackend.MATH):
-        with HeldBack(), StateSwap(candidate.model).hold({**own, **buffers}):
-            prediction = candidate.model(candidate.inputs.clone())
+        with HeldBack() as interrupts, StateSwap(candidate.model).hold({**own, **buffers}):
+            prediction = interrupts.interruptible(lambda: candidate.model(candidate.inputs.clone()))
         value: Tensor = candidate.criterion.mean(prediction, candidate.y)
     if value.ndim:
         raise ValueError(f"it has shape {tuple(value.shape)} and is not a single number.")
