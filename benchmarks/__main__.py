@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import attention, exact_models, linear, scalar, torch_models
+from benchmarks import attention, exact_models, linear, memory, scalar, torch_models
 from benchmarks.timing import print_table
 
 ALL = {
@@ -11,6 +11,7 @@ ALL = {
     "attention": attention,
     "exact_models": exact_models,
     "torch_models": torch_models,
+    "memory": memory,
 }
 
 if __name__ == "__main__":
