@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessence.report import Table
+from hessence.papers.page import Table
 
 
 @dataclass(frozen=True)

@@ -14,38 +14,40 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hessence import activations, init, losses
+from hessence.data import losses
+from hessence.data.moments import Moments
 from hessence.dynamics.descent import gradient_descent
 from hessence.dynamics.trajectory import Trajectory
-from hessence.eigenspaces import Eigenspace
-from hessence.estimates import Estimate
 from hessence.krylov.density_result import Density
 from hessence.krylov.extremal import eigenpairs
 from hessence.krylov.results import ConvergenceWarning, Eigenpairs
 from hessence.krylov.spectral_density import density
 from hessence.krylov.stochastic_trace import trace
 from hessence.krylov.trace_result import Trace
-from hessence.loading import load
-from hessence.moments import Moments
-from hessence.networks.decoupled import DecoupledInputs, DecoupledOutputs
-from hessence.networks.deep_linear import DeepLinear
-from hessence.networks.matrix_attention import MatrixAttention
-from hessence.networks.scalar_affine import ScalarAffine
-from hessence.networks.scalar_linear import ScalarLinear
-from hessence.networks.scalar_relu import KinkWarning, ScalarReLU
-from hessence.networks.self_attention import SelfAttention
-from hessence.networks.two_layer_linear import TwoLayerLinear
-from hessence.solutions import solution_spectrum, whiten
-from hessence.spectra import Spectrum
-from hessence.twin import narrow_twin
+from hessence.networks.attention import activations
+from hessence.networks.attention.matrix_attention import MatrixAttention
+from hessence.networks.attention.self_attention import SelfAttention
+from hessence.networks.linear import init
+from hessence.networks.linear.deep_linear import DeepLinear
+from hessence.networks.linear.solutions import solution_spectrum, whiten
+from hessence.networks.linear.two_layer_linear import TwoLayerLinear
+from hessence.networks.scalar.decoupled import DecoupledInputs, DecoupledOutputs
+from hessence.networks.scalar.scalar_affine import ScalarAffine
+from hessence.networks.scalar.scalar_linear import ScalarLinear
+from hessence.networks.scalar.scalar_relu import KinkWarning, ScalarReLU
+from hessence.networks.twin import narrow_twin
+from hessence.spectra.eigenspace import Eigenspace
+from hessence.spectra.estimate import Estimate
+from hessence.spectra.loading import load
+from hessence.spectra.spectrum import Spectrum
 
 if TYPE_CHECKING:
-    from hessence.curvature.checks import CheckWarning as CheckWarning
-    from hessence.curvature.layers import layer_spectra as layer_spectra
-    from hessence.curvature.model_matrices import ggn as ggn
-    from hessence.curvature.model_matrices import hessian as hessian
-    from hessence.curvature.model_spectrum import spectrum as spectrum
-    from hessence.curvature.monitor import Monitor as Monitor
+    from hessence.models.checks import CheckWarning as CheckWarning
+    from hessence.models.layers import layer_spectra as layer_spectra
+    from hessence.models.model_matrices import ggn as ggn
+    from hessence.models.model_matrices import hessian as hessian
+    from hessence.models.model_spectrum import spectrum as spectrum
+    from hessence.models.monitor import Monitor as Monitor
 
 __version__ = "0.1.0"
 
@@ -98,7 +100,7 @@ def __getattr__(name: str) -> Any:
     if name not in _TORCH_NAMES:
         raise AttributeError(f"module 'hessence' has no attribute {name!r}")
     try:
-        module = import_module(f"hessence.curvature.{_TORCH_NAMES[name]}")
+        module = import_module(f"hessence.models.{_TORCH_NAMES[name]}")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

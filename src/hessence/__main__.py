@@ -2,6 +2,6 @@
 
 import sys
 
-from hessence.cli import main
+from hessence.cli.main import main
 
 sys.exit(main())

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import hessence as hs
+from hessence._common.memory import available
 from hessence.krylov.storage import vectors_within
-from hessence.memory import available
 from tests.krylov.market import Counting
 
 SIZE, STEPS, PROBES = 10**6, 64, 2

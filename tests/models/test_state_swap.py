@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hessence.models.state_swap import StateSwap
-from tests.curvature.untouched import assert_untouched, state
+from tests.models.untouched import assert_untouched, state
 
 X = torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(2, 3)
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from hessence.arrays import Array, Numbers, like, to_numpy
-from hessence.blocks import eigenvalues
+from hessence._common.arrays import Array, Numbers, like, to_numpy
 from hessence.dynamics.trajectory import Trajectory
-from hessence.networks.attention_hessian import Scalars, outlier_block
-from hessence.networks.products import Gram
-from hessence.networks.self_attention import SelfAttention
-from hessence.networks.sequences import Sequences
-from hessence.spectra import Spectrum
+from hessence.networks.attention.attention_hessian import Scalars, outlier_block
+from hessence.networks.attention.self_attention import SelfAttention
+from hessence.networks.attention.sequences import Sequences
+from hessence.networks.scalar.products import Gram
+from hessence.spectra.blocks import eigenvalues
+from hessence.spectra.spectrum import Spectrum
 
 CHUNK = 512
 """How many points are measured at a time."""

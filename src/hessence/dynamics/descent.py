@@ -6,16 +6,16 @@ import math
 import operator
 from typing import Any
 
-from hessence.arrays import Array
+from hessence._common.arrays import Array
+from hessence.data.losses import PointwiseLoss, Squared, as_loss
 from hessence.dynamics.attention import train_attention
 from hessence.dynamics.linear import train_linear
 from hessence.dynamics.scalar import train_scalar
 from hessence.dynamics.trajectory import Trajectory
-from hessence.losses import PointwiseLoss, Squared, as_loss
-from hessence.networks.linear_network import LinearNetwork
-from hessence.networks.scalar_linear import ScalarLinear
-from hessence.networks.scalar_relu import ScalarReLU
-from hessence.networks.self_attention import SelfAttention
+from hessence.networks.attention.self_attention import SelfAttention
+from hessence.networks.linear.linear_network import LinearNetwork
+from hessence.networks.scalar.scalar_linear import ScalarLinear
+from hessence.networks.scalar.scalar_relu import ScalarReLU
 
 
 def gradient_descent(

@@ -16,16 +16,16 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, Numbers, epsilon, like, to_numpy
+from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
+from hessence.data.losses import PointwiseLoss
+from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.dynamics.replay import Replay
 from hessence.dynamics.trajectory import Trajectory
-from hessence.losses import PointwiseLoss
-from hessence.matrix_objectives import MatrixQuadratic
-from hessence.networks.aligned import TOLERANCE, Chains, find_chains
-from hessence.networks.linear_hessian import LinearHessian
-from hessence.networks.linear_network import LinearNetwork
-from hessence.networks.pair_top import largest_eigenvalue
-from hessence.spectra import Spectrum
+from hessence.networks.linear.aligned import TOLERANCE, Chains, find_chains
+from hessence.networks.linear.linear_hessian import LinearHessian
+from hessence.networks.linear.linear_network import LinearNetwork
+from hessence.networks.linear.pair_top import largest_eigenvalue
+from hessence.spectra.spectrum import Spectrum
 
 
 def train_linear(

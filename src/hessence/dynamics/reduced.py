@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hessence.arrays import Numbers
-from hessence.networks.products import Gram, gram
+from hessence._common.arrays import Numbers
+from hessence.networks.scalar.products import Gram, gram
 
 EDGE = 1e-12
 """How close, in radians, a unit may come to changing sign before the weights are consulted."""

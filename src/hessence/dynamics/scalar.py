@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from hessence.arrays import Array, Numbers, like, to_numpy
+from hessence._common.arrays import Array, Numbers, like, to_numpy
+from hessence.data.losses import PointwiseLoss
+from hessence.data.moments import Moments
 from hessence.dynamics.reduced import Problem, Segment, State
 from hessence.dynamics.trajectory import Trajectory
-from hessence.losses import PointwiseLoss
-from hessence.moments import Moments
-from hessence.networks.anatomy import phase_of
-from hessence.networks.products import Gram, outlier_pair
-from hessence.networks.scalar_linear import ScalarLinear
-from hessence.networks.scalar_relu import ScalarReLU
-from hessence.spectra import Spectrum
+from hessence.networks.scalar.anatomy import phase_of
+from hessence.networks.scalar.products import Gram, outlier_pair
+from hessence.networks.scalar.scalar_linear import ScalarLinear
+from hessence.networks.scalar.scalar_relu import ScalarReLU
+from hessence.spectra.spectrum import Spectrum
 
 MOST_SEGMENTS = 128
 """How many segments keep their weights; beyond that every other one is forgotten and replayed."""
@@ -108,7 +108,7 @@ class ScalarTrajectory(Trajectory):
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the outliers, the bulk and the phases; needs ``hessence[plot]``."""
-        from hessence.plotting import draw_trajectory
+        from hessence.plotting.pictures import draw_trajectory
 
         return draw_trajectory(self, ax)
 

@@ -6,8 +6,8 @@ import operator
 from abc import ABC, abstractmethod
 from typing import Any
 
-from hessence.arrays import Array
-from hessence.spectra import Spectrum
+from hessence._common.arrays import Array
+from hessence.spectra.spectrum import Spectrum
 
 
 class Trajectory(ABC):
@@ -69,7 +69,7 @@ class Trajectory(ABC):
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the sharpness against 2 / lr; needs ``hessence[plot]``. Returns the axes."""
-        from hessence.plotting import draw_sharpness
+        from hessence.plotting.pictures import draw_sharpness
 
         return draw_sharpness(self, ax)
 

@@ -8,7 +8,7 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, to_numpy
+from hessence._common.arrays import Array, to_numpy
 
 SAMPLED = 4096
 """How many numbers of a start tell it from others, at least."""

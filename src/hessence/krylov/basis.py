@@ -25,7 +25,7 @@ from collections.abc import Callable
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, Numbers, epsilon, like, to_numpy
+from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
 from hessence.krylov.inner import lengths, subtract
 from hessence.krylov.projected import eigensystem
 from hessence.krylov.scaling import unit

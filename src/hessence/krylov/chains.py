@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, Numbers, epsilon, like
+from hessence._common.arrays import Array, Numbers, epsilon, like
 from hessence.krylov.gram_schmidt import take_out
 from hessence.krylov.inner import subtract
 from hessence.krylov.probes import Probes

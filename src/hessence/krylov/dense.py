@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hessence.arrays import epsilon, like, to_numpy
+from hessence._common.arrays import epsilon, like, to_numpy
 from hessence.krylov.findings import ROUNDING, Findings, Request
 from hessence.krylov.operands import Operand
 from hessence.krylov.projected import eigensystem

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hessence.arrays import Numbers, floating, to_numpy
+from hessence._common.arrays import Numbers, floating, to_numpy
 from hessence.krylov.smoothing import Rules
 
 ARRAYS = ("grid", "values", "error")
@@ -189,7 +189,7 @@ class Density:
         matplotlib Axes
             The axes.
         """
-        from hessence.density_picture import draw_density
+        from hessence.plotting.density_picture import draw_density
 
         return draw_density(self, ax, eigenvalues=eigenvalues, label=label, color=color)
 

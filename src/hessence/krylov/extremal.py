@@ -9,7 +9,9 @@ from typing import Any, cast
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, floating, like
+from hessence._common.arrays import Array, floating, like
+from hessence._common.messages import warn
+from hessence._common.precision import full_precision
 from hessence.krylov.arguments import (
     independent_of,
     require_int,
@@ -21,8 +23,6 @@ from hessence.krylov.lanczos import Search
 from hessence.krylov.operands import Operand, operand, plain
 from hessence.krylov.results import ConvergenceWarning, Eigenpairs
 from hessence.krylov.selection import Which, require_which
-from hessence.notices import warn
-from hessence.precision import full_precision
 
 SMALL = 64
 """Operators up to this order are solved densely."""

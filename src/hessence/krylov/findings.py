@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hessence.arrays import Array, Numbers, epsilon
+from hessence._common.arrays import Array, Numbers, epsilon
 from hessence.krylov.selection import Which
 
 SINGLE, DOUBLE = 16, 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hessence.arrays import Array, Numbers
+from hessence._common.arrays import Array, Numbers
 from hessence.krylov.inner import lengths, subtract
 
 SHRUNK = 0.7

@@ -5,8 +5,8 @@ from __future__ import annotations
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, Numbers, like, to_numpy
-from hessence.operators import NotFiniteError
+from hessence._common.arrays import Array, Numbers, like, to_numpy
+from hessence.spectra.operators import NotFiniteError
 
 PIECE = 2**14
 """How many numbers in single precision to add up before going on in double precision."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hessence.arrays import Numbers, to_numpy
+from hessence._common.arrays import Numbers, to_numpy
 from hessence.krylov.density_result import Density
 from hessence.krylov.smoothing import Rules
 from hessence.krylov.spectral_density import FINEST, default_grid

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hessence.arrays import Array, Numbers, epsilon
+from hessence._common.arrays import Array, Numbers, epsilon
 from hessence.krylov.basis import Basis
 from hessence.krylov.findings import ROUNDING, Findings, Request
 from hessence.krylov.missed import look_for_missed

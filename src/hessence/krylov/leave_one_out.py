@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hessence.arrays import Numbers
+from hessence._common.arrays import Numbers
 from hessence.krylov.sketch import Sketch
 
 INDEPENDENT = 1e-6

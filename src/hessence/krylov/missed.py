@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hessence.arrays import Numbers
+from hessence._common.arrays import Numbers
 from hessence.krylov.basis import Basis
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, epsilon, floating, kind
-from hessence.operators import Operator, require_finite
+from hessence._common.arrays import Array, epsilon, floating, kind
+from hessence.spectra.operators import Operator, require_finite
 
 
 @dataclass(frozen=True)

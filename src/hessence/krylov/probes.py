@@ -5,7 +5,7 @@ from __future__ import annotations
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, like
+from hessence._common.arrays import Array, like
 
 
 class Probes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, Numbers, to_numpy
+from hessence._common.arrays import Array, Numbers, to_numpy
 
 
 def eigensystem(matrix: Numbers, reference: Array) -> tuple[Numbers, Numbers]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hessence.arrays import Array, Numbers
+from hessence._common.arrays import Array, Numbers
 from hessence.krylov.chains import Chain
 from hessence.krylov.projected import eigensystem
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import array_api_compat as api
 
-from hessence.arrays import Array
+from hessence._common.arrays import Array
+from hessence._common.value_table import value_table
 from hessence.krylov.selection import MEANING, Which, require_top
-from hessence.value_table import value_table
 
 
 class ConvergenceWarning(UserWarning):

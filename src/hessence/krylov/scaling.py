@@ -7,7 +7,7 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, Numbers, largest
+from hessence._common.arrays import Array, Numbers, largest
 from hessence.krylov.operands import Operand
 
 ORDINARY = (2.0**-32, 2.0**16)

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from hessence.arrays import Array, Numbers, to_numpy
+from hessence._common.arrays import Array, Numbers, to_numpy
 
 Which = Literal["LM", "LA", "SA", "BE"]
 

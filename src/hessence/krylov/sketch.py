@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import array_api_compat as api
 import numpy as np
 
-from hessence.arrays import Array, Numbers, epsilon
+from hessence._common.arrays import Array, Numbers, epsilon
 from hessence.krylov.gram_schmidt import take_out
 from hessence.krylov.inner import inner_products, lengths
 from hessence.krylov.probes import Probes

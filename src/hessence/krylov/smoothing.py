@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hessence.arrays import Numbers
+from hessence._common.arrays import Numbers
 
 REACH = 5
 """How many widths away from its middle a Gaussian counts."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hessence.arrays import Numbers, epsilon, floating, to_numpy
+from hessence._common.arrays import Numbers, epsilon, floating, to_numpy
+from hessence._common.precision import full_precision
 from hessence.krylov.arguments import generator, require_int
 from hessence.krylov.chains import WORKSPACE, Chain, grow_chains
 from hessence.krylov.density_result import Density, checked_width
@@ -17,7 +18,6 @@ from hessence.krylov.quadrature import anti_gauss, gauss, padded, residuals
 from hessence.krylov.scaling import ScaledProduct
 from hessence.krylov.smoothing import Rules
 from hessence.krylov.storage import vectors_within
-from hessence.precision import full_precision
 
 FINEST, COARSEST = 256, 16
 """The default width is the spectrum's extent divided by a power of two between these."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hessence.arrays import epsilon, like, to_numpy
+from hessence._common.arrays import epsilon, like, to_numpy
+from hessence._common.precision import full_precision
 from hessence.krylov.arguments import generator, require_int
 from hessence.krylov.gram_schmidt import project_out
 from hessence.krylov.inner import inner_products, lengths
@@ -19,7 +20,6 @@ from hessence.krylov.sketch import BLOCK, Sketch, blocks, sketch
 from hessence.krylov.smoothing import student
 from hessence.krylov.storage import vectors_within
 from hessence.krylov.trace_result import Trace
-from hessence.precision import full_precision
 
 NORMAL = 1.959964
 """The quantile of the normal distribution that goes with ``student``."""

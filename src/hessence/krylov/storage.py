@@ -7,8 +7,8 @@ from typing import Any
 
 import array_api_compat as api
 
-from hessence.arrays import Array
-from hessence.memory import budget
+from hessence._common.arrays import Array
+from hessence._common.memory import budget
 
 
 def vectors_within(memory: Any, size: int, reference: Array) -> int:

@@ -1,1 +1,1 @@
-"""PyTorch models as both recognition and products see them: layers, weights, losses."""
+"""Any PyTorch model: products with its Hessian, its spectrum, its training."""

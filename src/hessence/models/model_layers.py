@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from hessence.arrays import dtype_name
+from hessence._common.arrays import dtype_name
 
 DROPOUT = (
     nn.Dropout,

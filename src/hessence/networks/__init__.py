@@ -1,1 +1,1 @@
-"""One file for each solvable network."""
+"""Networks whose Hessian spectrum is known exactly."""

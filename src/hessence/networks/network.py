@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 
 import array_api_compat as api
 
-from hessence.arrays import Array, floating, require_same_shape, require_shape
-from hessence.losses import PointwiseLoss, as_loss
-from hessence.moments import Moments, as_moments
-from hessence.operators import Hessian
+from hessence._common.arrays import Array, floating, require_same_shape, require_shape
+from hessence.data.losses import PointwiseLoss, as_loss
+from hessence.data.moments import Moments, as_moments
+from hessence.spectra.operators import Hessian
 
 
 class Network(ABC):
@@ -62,7 +62,7 @@ class Network(ABC):
     def loss(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
         """Return the loss: the mean over samples, summed over outputs, of the pointwise loss.
 
-        The default is the papers' ½ E‖f(x) − y‖²; see :mod:`hessence.losses` for others.
+        The default is the papers' ½ E‖f(x) − y‖²; see :mod:`hessence.data.losses` for others.
         """
         data = self._data(x, y)
         if data.samples is None:

@@ -1,0 +1,1 @@
+"""What every room of the library uses: arrays, sums, files, messages."""

@@ -1,0 +1,60 @@
+"""How much memory this process may still take."""
+
+from __future__ import annotations
+
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import array_api_compat as api
+
+from hessence._common.arrays import Array
+
+FALLBACK = 2.0**31
+"""What is taken to be free where the machine does not tell."""
+
+
+def available(reference: Array) -> float:
+    """Return how many bytes are free on the device of an array.
+
+    In the machine's own memory that is what Linux tells, within the limits of a container.
+    """
+    if api.is_torch_array(reference) and reference.device.type == "cuda":
+        import torch
+
+        return float(torch.cuda.mem_get_info(reference.device)[0])
+    found = [_free_memory(), _container_memory()]
+    return min((number for number in found if number is not None), default=FALLBACK)
+
+
+def budget(memory: Any, reference: Array) -> float:
+    """Return the number of bytes asked for, by default half of what is free on a device."""
+    if memory is None:
+        return available(reference) / 2
+    if isinstance(memory, bool) or not isinstance(memory, Real) or not float(memory) >= 0:
+        raise ValueError(f"memory must be a number of bytes that is not negative, got {memory!r}.")
+    return float(memory)
+
+
+def _free_memory() -> float | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return float(line.split()[1]) * 1024
+    return None
+
+
+def _container_memory() -> float | None:
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit = (folder / "memory.max").read_text(encoding="ascii").strip()
+        used = (folder / "memory.current").read_text(encoding="ascii").strip()
+        parts = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    # Files that were read and may be dropped again count as used.
+    spare = next((line.split()[1] for line in parts if line.startswith("inactive_file ")), 0)
+    return None if limit == "max" else max(0.0, float(limit) - float(used) + float(spare))

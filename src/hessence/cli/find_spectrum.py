@@ -1,0 +1,249 @@
+"""``hessence spectrum script.py:build``: the spectrum of a user's model."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import difflib
+import importlib.util
+import json
+import os
+import sys
+import sysconfig
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hessence._common.files import write_atomically
+from hessence._common.progress import ProgressBar
+from hessence.cli.failures import CommandError
+from hessence.papers.page import Picture
+from hessence.spectra.estimate import Estimate
+from hessence.spectra.spectrum import Spectrum
+
+MARKED = 64
+"""How many eigenvalues the picture of an exact spectrum marks at most."""
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser's commands."""
+    parser = commands.add_parser(
+        "spectrum",
+        help="find the Hessian spectrum of a PyTorch model",
+        description="Prints the eigenvalues and writes spectrum.json and spectrum.png.",
+    )
+    parser.add_argument(
+        "target",
+        metavar="SCRIPT.py:FUNCTION",
+        help="a function without arguments that returns model, data and loss",
+    )
+    parser.add_argument(
+        "-k",
+        type=_count,
+        default=10,
+        metavar="K",
+        help="how many eigenvalues to estimate where none are exact, or 'all' (10)",
+    )
+    parser.add_argument("--method", choices=("exact", "estimate"), help="insist on one of the two")
+    parser.add_argument("--which", default="LA", choices=("LA", "SA", "LM", "BE"),
+                        help="largest, smallest, largest in magnitude, or both ends")  # fmt: skip
+    parser.add_argument("--tol", type=float, default=1e-6, help="relative residual (1e-6)")
+    parser.add_argument("--params", help='only these parameters, such as "blocks.*.attn.*"')
+    parser.add_argument("--eval-mode", action="store_true", help="run the model in evaluation mode")
+    parser.add_argument(
+        "--memory",
+        type=float,
+        metavar="GB",
+        help="memory for data, graphs, and the vectors of trace and density",
+    )
+    parser.add_argument("--probes", type=int, default=16, help="random vectors of the density (16)")
+    parser.add_argument("--steps", type=int, default=64, help="products for each of them (64)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random vectors (0)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (out)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Find the spectrum, print and draw it."""
+    limits = {"k": 1, "probes": 1, "steps": 1, "seed": 0, "memory": 0}
+    for name, least in limits.items():
+        given = getattr(options, name)
+        if given is not None and not given >= least:
+            raise CommandError(f"{name} must be at least {least}, got {given:g}.")
+    _require_place(options.out)
+    if importlib.util.find_spec("matplotlib") is None:
+        raise CommandError("the picture needs matplotlib: pip install 'hessence[plot]'.")
+    bar = ProgressBar(sys.stderr, "products")
+    # What the script prints must not come between the lines of JSON.
+    printed = sys.stderr if options.json else sys.stdout
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings(record=True) as remarks:
+        model, data, loss = _built(load_function(options.target), options.target)
+        warnings.simplefilter("always")
+        try:
+            result = _find(model, data, loss, options, bar)
+        finally:
+            bar.clear()
+    picture = _picture(result)
+    options.out.mkdir(parents=True, exist_ok=True)
+    result.save(options.out / "spectrum.json")
+    write_atomically(options.out / "spectrum.png", picture)
+    for text in dict.fromkeys(str(remark.message) for remark in remarks):
+        print(f"hessence: note: {text}", file=sys.stderr)
+    if options.json:
+        print(json.dumps(result.to_dict(), indent=1))
+        return 0
+    print(result)
+    print(f"  {'exact' if result.exact else 'no closed form'}: {result.reason}")
+    print(f"Picture and numbers: {options.out / 'spectrum.png'}, {options.out / 'spectrum.json'}")
+    return 0
+
+
+def _count(text: str) -> int | None:
+    if text != "all" and not text.removeprefix("-").isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number or 'all', got {text!r}")
+    return None if text == "all" else int(text)
+
+
+def _require_place(folder: Path) -> None:
+    """Refuse a folder that cannot be made, before anything is computed."""
+    there = next((place for place in (folder, *folder.parents) if place.exists()), Path())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise CommandError(f"--out: {str(folder)!r} is not a folder that can be written to.")
+
+
+def load_function(target: str) -> Callable[[], Any]:
+    """Load ``script.py:function``, with the script's folder on the path as Python would have it."""
+    file, colon, name = target.rpartition(":")
+    if not colon or not file or not name:
+        raise CommandError(f"the target must read SCRIPT.py:FUNCTION, got {target!r}.")
+    path = Path(file)
+    if not path.is_file():
+        raise CommandError(f"there is no file {file!r}.")
+    _require_written(path, name)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise CommandError(f"{file} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    # Data loaders with workers look the script up by its name.
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise CommandError(
+            f"{file} cannot be run: {type(error).__name__}{_place(error)}: {error}"
+        ) from error
+    found = getattr(module, name, None)
+    if found is not None and not callable(found):
+        raise CommandError(f"{name} in {file} is not a function, but a {type(found).__name__}.")
+    if found is None:
+        names = [n for n, value in vars(module).items() if callable(value)]
+        raise CommandError(_missing(file, name, names))
+    build: Callable[[], Any] = found
+    return build
+
+
+def _require_written(path: Path, name: str) -> None:
+    """Refuse a script that nowhere says the function's name, before it does all it does."""
+    with contextlib.suppress(SyntaxError, UnicodeDecodeError):  # which show when it is run
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+        kinds = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
+        functions = [n.name for n in nodes if isinstance(n, kinds)]
+        named = [n.id for n in nodes if isinstance(n, ast.Name)]
+        named += [n.arg for n in nodes if isinstance(n, ast.keyword) and n.arg is not None]
+        texts = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        imports = [alias for n in nodes if isinstance(n, ast.ImportFrom) for alias in n.names]
+        imported = [alias.asname or alias.name for alias in imports]
+        told = name in {*functions, *named, *imported} or any(name in text for text in texts)
+        if not told and "*" not in imported:
+            raise CommandError(_missing(str(path), name, functions))
+
+
+def _missing(file: str, name: str, names: list[str]) -> str:
+    public = [other for other in names if not other.startswith("_")]
+    close = difflib.get_close_matches(name, public, n=3, cutoff=0.0)
+    hint = f"; near it: {', '.join(close)}" if close else ""
+    return f"{file} has no function {name}{hint}."
+
+
+def _built(build: Callable[[], Any], target: str) -> tuple[Any, Any, Any]:
+    try:
+        result = build()
+    except Exception as error:
+        raise CommandError(
+            f"{target} failed{_place(error)}: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        raise CommandError(
+            f"{target} must return model, data and loss, got {type(result).__name__}."
+        )
+    return (*result, None) if len(result) == 2 else result
+
+
+def _place(error: Exception) -> str:
+    """Return the last line of the user's own code on the way to an error, if there is one."""
+    paths = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    others = (str(Path(__file__).parents[1]), "<frozen", *paths)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(others):
+            return f" in line {frame.lineno} of {Path(frame.filename).name}"
+    return ""
+
+
+def _find(
+    model: Any, data: Any, loss: Any, options: argparse.Namespace, bar: ProgressBar
+) -> Spectrum | Estimate:
+    try:
+        import hessence.models.model_spectrum as curvature
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"spectra of models need PyTorch: pip install 'hessence[torch]' ({error})"
+        ) from error
+    bar.begin("eigenvalues and trace", None)
+    try:
+        result = curvature.spectrum(
+            model,
+            data,
+            loss,
+            options.k,
+            params=options.params,
+            method=options.method,
+            which=options.which,
+            tol=options.tol,
+            rng=options.seed,
+            eval_mode=options.eval_mode,
+            memory=None if options.memory is None else options.memory * 1e9,
+            probes=options.probes,
+            steps=options.steps,
+            watch=bar.update,
+        )
+        if isinstance(result, Estimate):
+            done = result.products
+            bar.begin("density", done + options.probes * options.steps)
+            _ = result.density
+    except (TypeError, ValueError) as error:
+        said = str(error).replace("pass eval_mode=True", "give --eval-mode")
+        raise CommandError(said) from error
+    except Exception as error:  # from the user's own code, or PyTorch on its behalf
+        raise CommandError(
+            f"the model cannot be run on its data: {type(error).__name__}{_place(error)}: {error}"
+        ) from error
+    return result
+
+
+def _picture(result: Spectrum | Estimate) -> bytes:
+    from hessence.plotting.pictures import new_figure
+
+    figure, (ax,) = new_figure()
+    if isinstance(result, Spectrum):
+        marked = [float(space.value) for space in result.ends(MARKED)]
+        result.density.plot(ax, eigenvalues=marked)
+    else:
+        result.plot(ax)
+    return Picture("spectrum", "", "", figure).to_png()

@@ -1,1 +1,0 @@
-"""Any PyTorch model: Hessian and Gauss–Newton products, spectra, a monitor for training."""

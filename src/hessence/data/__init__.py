@@ -1,0 +1,1 @@
+"""Data and losses: moments, losses, and objectives made of both."""

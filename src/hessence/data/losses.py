@@ -1,0 +1,189 @@
+"""Pointwise losses: what a prediction costs, with the first two derivatives in the prediction.
+
+The loss of a network is the mean of these over the samples (and their sum over the outputs). Any
+object with the three methods of :class:`PointwiseLoss` will do in ``net.hessian(x, y, loss=...)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import array_api_compat as api
+
+from hessence._common.arrays import Array
+
+
+@runtime_checkable
+class PointwiseLoss(Protocol):
+    """A twice-differentiable loss of one prediction and one target, applied elementwise."""
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        """Return the loss."""
+
+    def first(self, prediction: Array, target: Array) -> Array:
+        """Return its first derivative in the prediction."""
+
+    def second(self, prediction: Array, target: Array) -> Array:
+        """Return its second derivative in the prediction."""
+
+
+@dataclass(frozen=True)
+class Squared:
+    """Half the squared residual, ½ (f − y)²: the papers' loss, and the default."""
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        """Return ½ (f − y)²."""
+        residual = prediction - target
+        return residual * residual / 2
+
+    def first(self, prediction: Array, target: Array) -> Array:
+        """Return f − y."""
+        return prediction - target
+
+    def second(self, prediction: Array, target: Array) -> Array:
+        """Return 1."""
+        xp = api.array_namespace(prediction)
+        return xp.ones_like(prediction - target)
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """The logistic loss log(1 + exp(−y f)) of labels y = ±1."""
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        """Return log(1 + exp(−y f)), without overflow."""
+        xp = api.array_namespace(prediction)
+        margin = _signs(target) * prediction
+        return xp.log1p(xp.exp(-xp.abs(margin))) + xp.where(margin < 0, -margin, 0 * margin)
+
+    def first(self, prediction: Array, target: Array) -> Array:
+        """Return −y / (1 + exp(y f))."""
+        target = _signs(target)
+        return -target * sigmoid(-target * prediction)
+
+    def second(self, prediction: Array, target: Array) -> Array:
+        """Return 1 / ((1 + exp(f)) (1 + exp(−f)))."""
+        _signs(target)
+        return sigmoid(prediction) * sigmoid(-prediction) + 0 * target
+
+
+@dataclass(frozen=True)
+class Huber:
+    """Quadratic up to a threshold, ½ r², and linear beyond, t (abs(r) − t/2).
+
+    The second derivative at the threshold itself, where none exists, is taken to be 1.
+    """
+
+    threshold: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < float("inf"):
+            raise ValueError(f"threshold must be a positive number, got {self.threshold}.")
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        """Return the loss of r = f − y."""
+        xp = api.array_namespace(prediction)
+        size = xp.abs(prediction - target)
+        t = self.threshold
+        return xp.where(size <= t, size * size / 2, t * (size - t / 2))
+
+    def first(self, prediction: Array, target: Array) -> Array:
+        """Return r, clipped to the threshold."""
+        xp = api.array_namespace(prediction)
+        return xp.clip(prediction - target, -self.threshold, self.threshold)
+
+    def second(self, prediction: Array, target: Array) -> Array:
+        """Return 1 up to the threshold and 0 beyond."""
+        xp = api.array_namespace(prediction)
+        residual = prediction - target
+        return xp.astype(xp.abs(residual) <= self.threshold, residual.dtype)
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """The cross-entropy −Σ_k y_k log softmax(f)_k of targets y: one-hot rows, or probabilities.
+
+    It couples the outputs, so ``second`` returns a matrix for each sample: it is for networks with
+    vector outputs.
+    """
+
+    coupled = True
+
+    def value(self, prediction: Array, target: Array) -> Array:
+        """Return −y_k log softmax(f)_k for each output, without overflow."""
+        xp = api.array_namespace(prediction)
+        _require_probabilities(target)
+        shifted = prediction - xp.max(prediction, axis=-1, keepdims=True)
+        normaliser = xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
+        return -target * (shifted - normaliser)
+
+    def first(self, prediction: Array, target: Array) -> Array:
+        """Return softmax(f) Σ_k y_k − y."""
+        xp = api.array_namespace(prediction)
+        _require_probabilities(target)
+        return _softmax(prediction) * xp.sum(target, axis=-1, keepdims=True) - target
+
+    def second(self, prediction: Array, target: Array) -> Array:
+        """Return (diag(p) − p pᵀ) Σ_k y_k with p = softmax(f), (..., K, K)."""
+        xp = api.array_namespace(prediction)
+        p = _softmax(prediction)
+        eye = xp.eye(p.shape[-1], dtype=p.dtype, device=api.device(p))
+        spread = p[..., None] * eye - p[..., :, None] * p[..., None, :]
+        return spread * xp.sum(target, axis=-1)[..., None, None]
+
+
+NAMED: dict[str, PointwiseLoss] = {
+    "mse": Squared(),
+    "logistic": Logistic(),
+    "huber": Huber(),
+    "cross-entropy": CrossEntropy(),
+}
+
+
+def as_loss(loss: str | PointwiseLoss, *, coupled: bool = False) -> PointwiseLoss:
+    """Look up a loss by name, or check that an object is one; coupled ones must be allowed."""
+    found = _find(loss)
+    if getattr(found, "coupled", False) and not coupled:
+        raise ValueError("loss must treat each output on its own here; cross-entropy does not.")
+    return found
+
+
+def _find(loss: str | PointwiseLoss) -> PointwiseLoss:
+    if isinstance(loss, str):
+        loss = loss.replace("_", "-")
+        if loss not in NAMED:
+            raise ValueError(f"loss must be one of {', '.join(map(repr, NAMED))}, got {loss!r}.")
+        return NAMED[loss]
+    if not isinstance(loss, PointwiseLoss) or isinstance(loss, type):
+        raise TypeError(
+            "loss must be a name or an object with the methods value, first and second of "
+            f"(prediction, target), got {type(loss).__name__}."
+        )
+    return loss
+
+
+def _softmax(logits: Array) -> Array:
+    xp = api.array_namespace(logits)
+    weights = xp.exp(logits - xp.max(logits, axis=-1, keepdims=True))
+    return weights / xp.sum(weights, axis=-1, keepdims=True)
+
+
+def sigmoid(t: Array) -> Array:
+    """Return 1/(1 + exp(−t)) to full relative accuracy, without overflow."""
+    xp = api.array_namespace(t)
+    decay = xp.exp(-xp.abs(t))
+    return xp.where(t < 0, decay, xp.ones_like(t)) / (1 + decay)
+
+
+def _require_probabilities(target: Array) -> None:
+    xp = api.array_namespace(target)
+    if not bool(xp.all(target >= 0)):
+        raise ValueError("y must not be negative for the cross-entropy.")
+
+
+def _signs(target: Array) -> Array:
+    xp = api.array_namespace(target)
+    if not bool(xp.all(xp.abs(target) == 1)):
+        raise ValueError("y must hold labels −1 and +1 for the logistic loss.")
+    return target

@@ -1,0 +1,254 @@
+r"""The loss of a linear predictor as a function of its matrix M, with f(x) = M x.
+
+All that a Hessian needs is the gradient :math:`G = \partial\ell/\partial M` and the second
+derivative as a symmetric map of K × D matrices. For the mean-squared error these are
+:math:`M\Sigma - C` and :math:`dM \mapsto dM\,\Sigma`; any other loss gives a tensor with (K D)²
+entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import array_api_compat as api
+import numpy as np
+
+from hessence._common.arrays import Array, constant, epsilon, largest, like, to_numpy
+from hessence.data.losses import PointwiseLoss, Squared, as_loss
+from hessence.data.moments import Moments
+from hessence.data.objectives import samples_of
+
+ROUNDING = 32
+"""How many ε of its terms a difference of moments may be off by."""
+
+
+class Bend(Protocol):
+    """The second derivative of a loss in M, as a symmetric map of K × D matrices."""
+
+    def __call__(self, dM: Array) -> Array:
+        """Apply the map to matrices (..., K, D)."""
+
+    def tensor(self) -> Array:
+        """Return the map as an array (..., K, D, K, D)."""
+
+    def scaled(self, factor: float) -> Bend:
+        """Return the map times a number."""
+
+
+@dataclass(frozen=True)
+class Separable:
+    """The map dM ↦ dM Σ of the mean-squared error of K outputs."""
+
+    variance: Array
+    outputs: int
+
+    def __call__(self, dM: Array) -> Array:
+        """Return dM Σ."""
+        return api.array_namespace(dM).matmul(dM, self.variance)
+
+    def tensor(self) -> Array:
+        """Return I ⊗ Σ."""
+        xp = api.array_namespace(self.variance)
+        eye = xp.eye(self.outputs, dtype=self.variance.dtype, device=api.device(self.variance))
+        return eye[:, None, :, None] * self.variance[None, :, None, :]
+
+    def scaled(self, factor: float) -> Separable:
+        """Return the map times a number."""
+        return Separable(factor * self.variance, self.outputs)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Any symmetric map of K × D matrices, as an array (..., K, D, K, D)."""
+
+    entries: Array
+
+    def __call__(self, dM: Array) -> Array:
+        """Apply the map, summing over the last two axes of the tensor."""
+        xp = api.array_namespace(dM)
+        *batch, outputs, inputs, _, _ = self.entries.shape
+        size = outputs * inputs
+        matrix = xp.reshape(self.entries, (*batch, size, size))
+        # dM may have columns between the batch dimensions and the matrices.
+        flat = xp.reshape(dM, (*dM.shape[: len(batch)], -1, size))
+        return xp.reshape(xp.matmul(flat, matrix), tuple(dM.shape))
+
+    def tensor(self) -> Array:
+        """Return the array itself."""
+        return self.entries
+
+    def scaled(self, factor: float) -> Dense:
+        """Return the map times a number."""
+        return Dense(factor * self.entries)
+
+
+@dataclass(frozen=True)
+class MatrixQuadratic:
+    """Mean-squared error ½ E‖M x − y‖² through the moments Σ, C and E‖y‖²."""
+
+    moments: Moments
+
+    def value(self, M: Array) -> Array:
+        """Return the loss, as the least loss over M plus the distance from its solution."""
+        xp = api.array_namespace(M)
+        best, least = self._solution
+        gap = M - best
+        return least + xp.sum(gap * xp.matmul(gap, self.moments.xx), axis=(-2, -1)) / 2
+
+    def slope(self, M: Array) -> Array:
+        """Return Ω = M Σ − C."""
+        return api.array_namespace(M).matmul(M, self.moments.xx) - self.moments.yx
+
+    def noise(self, M: Array) -> float:
+        """Return how much of the slope may be the rounding of its two terms."""
+        xp = api.array_namespace(M)
+        terms = xp.matmul(M, self.moments.xx), self.moments.yx
+        return ROUNDING * epsilon(M) * sum(largest(term) for term in terms)
+
+    def bend(self, M: Array) -> Separable:
+        """Return dM ↦ dM Σ."""
+        return Separable(self.moments.xx, self.moments.dimensions[1])
+
+    @cached_property
+    def _solution(self) -> tuple[Array, Array]:
+        """Return a least-squares solution and its loss."""
+        xp = api.array_namespace(self.moments.xx)
+        best = xp.matmul(self.moments.yx, xp.linalg.pinv(self.moments.xx))
+        if self.moments.samples is not None:
+            x, y = self.moments.samples
+            residual = xp.matmul(x, xp.matrix_transpose(best)) - y
+            return best, xp.sum(residual * residual) / (2 * self.moments.n)
+        explained = xp.sum(best * self.moments.yx)
+        left = xp.sum(xp.linalg.diagonal(self.moments.yy)) - explained
+        return best, xp.clip(left, 0, None) / 2
+
+
+@dataclass(frozen=True)
+class MatrixLoss:
+    """Any loss of the predictions with known derivatives, over samples x (n, D), y (n, K)."""
+
+    x: Array
+    y: Array
+    loss: PointwiseLoss
+
+    def value(self, M: Array) -> Array:
+        """Return the mean loss."""
+        xp = api.array_namespace(self.x)
+        return xp.sum(self.loss.value(self._predict(M), self.y), axis=(-2, -1)) / self._n
+
+    def slope(self, M: Array) -> Array:
+        """Return E[∇φ xᵀ]."""
+        xp = api.array_namespace(self.x)
+        first = self.loss.first(self._predict(M), self.y)
+        return xp.matmul(xp.matrix_transpose(first), self.x) / self._n
+
+    def noise(self, M: Array) -> float:
+        """Return how much of the slope may be the rounding of its terms."""
+        first = self.loss.first(self._predict(M), self.y)
+        return ROUNDING * epsilon(M) * largest(first) * largest(self.x)
+
+    def bend(self, M: Array) -> Dense:
+        """Return E[∇²φ ⊗ x xᵀ]."""
+        xp = api.array_namespace(self.x)
+        second = self.loss.second(self._predict(M), self.y)
+        outputs, inputs = int(M.shape[-2]), int(M.shape[-1])
+        pairs = xp.reshape(self.x[:, :, None] * self.x[:, None, :], (self._n, inputs * inputs))
+        coupled = bool(getattr(self.loss, "coupled", False))
+        flat = xp.reshape(second, (*second.shape[:-2], -1)) if coupled else second
+        sums = xp.matmul(xp.matrix_transpose(flat), pairs) / self._n
+        lead = tuple(sums.shape[:-2])
+        if coupled:
+            blocks = xp.reshape(sums, (*lead, outputs, outputs, inputs, inputs))
+            order = (*range(len(lead)), *(len(lead) + i for i in (0, 2, 1, 3)))
+            return Dense(xp.permute_dims(blocks, order))
+        blocks = xp.reshape(sums, (*lead, outputs, inputs, 1, inputs))
+        eye = xp.eye(outputs, dtype=sums.dtype, device=api.device(sums))
+        return Dense(blocks * eye[:, None, :, None])
+
+    @property
+    def _n(self) -> int:
+        return int(self.x.shape[0])
+
+    def _predict(self, M: Array) -> Array:
+        xp = api.array_namespace(self.x)
+        return xp.matmul(self.x, xp.matrix_transpose(M))
+
+
+@dataclass(frozen=True)
+class TorchLoss:
+    """A user's PyTorch loss of (predictions, targets), differentiated by PyTorch.
+
+    Works on arrays of any kind: the K × D matrix goes to PyTorch in double precision and its
+    derivatives come back.
+    """
+
+    x: Array
+    y: Array
+    loss: Callable[[Any, Any], Any]
+
+    def value(self, M: Array) -> Array:
+        """Return the loss."""
+        return self._back(lambda m: self._loss(m).detach(), M)
+
+    def slope(self, M: Array) -> Array:
+        """Return the gradient in M."""
+        import torch
+
+        return self._back(lambda m: torch.autograd.functional.jacobian(self._loss, m), M)
+
+    def noise(self, M: Array) -> float:
+        """Return 0: nothing is known about the rounding inside."""
+        return 0.0
+
+    def bend(self, M: Array) -> Dense:
+        """Return the Hessian in M."""
+        import torch
+
+        return Dense(self._back(lambda m: torch.autograd.functional.hessian(self._loss, m), M))
+
+    def _back(self, function: Callable[[Any], Any], M: Array) -> Array:
+        if M.ndim > 2:
+            raise ValueError("loss must be a name or have derivatives for a batch of networks.")
+        matrix = self._torch(M)
+        result = function(matrix)
+        return like(result.numpy(), M)
+
+    def _loss(self, matrix: Any) -> Any:
+        value = self.loss(self._torch(self.x) @ matrix.T, self._targets())
+        if getattr(value, "ndim", None) != 0:
+            raise ValueError("loss must return a single number, reduced over samples and outputs.")
+        return value
+
+    def _targets(self) -> Any:
+        import torch
+
+        values = np.asarray(to_numpy(self.y) if hasattr(self.y, "shape") else self.y)
+        return torch.as_tensor(values.astype(np.int64 if values.dtype.kind in "iu" else np.float64))
+
+    @staticmethod
+    def _torch(array: Array) -> Any:
+        import torch
+
+        return torch.as_tensor(to_numpy(array).astype(np.float64))
+
+
+def matrix_objective(moments: Moments, loss: str | PointwiseLoss) -> MatrixQuadratic | MatrixLoss:
+    """Return the loss as a function of M."""
+    known = as_loss(loss, coupled=True)
+    if isinstance(known, Squared):
+        return MatrixQuadratic(moments)
+    return MatrixLoss(*samples_of(moments), known)
+
+
+def is_scalar_multiple(matrix: Array, tolerance: float) -> bool:
+    """Tell whether symmetric matrices are multiples of the identity, to so many ε."""
+    xp = api.array_namespace(matrix)
+    matrix = constant(matrix)
+    size = int(matrix.shape[-1])
+    eye = xp.eye(size, dtype=matrix.dtype, device=api.device(matrix))
+    mean = xp.sum(matrix * eye, axis=(-2, -1), keepdims=True) / size
+    gap = xp.max(xp.abs(matrix - mean * eye))
+    return bool(gap <= tolerance * epsilon(matrix) * xp.max(xp.abs(mean)))

@@ -1,0 +1,295 @@
+"""Moments of a data set: all that the mean-squared error of a linear predictor knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import array_api_compat as api
+import numpy as np
+
+from hessence._common.arrays import Array, floating, require_shape, to_numpy
+
+SUMS = ("sum_x", "sum_y", "sum_xx", "sum_yx", "sum_yy")
+
+
+class Cells(NamedTuple):
+    """The moments of the samples with x > 0 and of those with x ≤ 0."""
+
+    plus: Moments
+    minus: Moments
+
+
+class Moments:
+    r"""First and second moments of samples :math:`x_i \in \mathbb{R}^D, y_i \in \mathbb{R}^K`.
+
+    Samples are rows. Sums are kept, and formed only when asked for; averages are sums over n.
+
+    Parameters
+    ----------
+    x : array (n,) or (n, D)
+        Inputs.
+    y : array (n,) or (n, K)
+        Targets.
+    like : tuple of str and array, optional
+        Name and value of an array whose kind and device the samples must share.
+
+    Attributes
+    ----------
+    n : int
+        How many samples.
+    xx, yx, yy : array (D, D), (K, D), (K, K)
+        The averages Σ = E[x xᵀ], C = E[y xᵀ] and E[y yᵀ], about zero.
+    x_mean, y_mean : array (D,), (K,)
+        The averages E[x] and E[y].
+    cells : Cells
+        For D = 1: the moments of the samples with x > 0 and with x ≤ 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> m = Moments(np.asarray([1.0, -3.0]), np.asarray([2.0, 2.0]))
+    >>> m.n, m.xx.item(), m.yx.item(), m.cells.plus.n
+    (2, 5.0, -2.0, 1)
+
+    Data that do not fit in memory come in batches, which need not be of one size:
+
+    >>> batches = [([1.0], [2.0]), ([-3.0], [2.0])]
+    >>> Moments.from_batches(batches).xx.item()
+    5.0
+    """
+
+    n: int
+
+    def __init__(self, x: Array, y: Array, *, like: tuple[str, Array] | None = None) -> None:
+        _, x, y = floating(like, x=x, y=y)
+        if not 1 <= x.ndim <= 2:
+            raise ValueError(f"x must have shape (n,) or (n, D), got {tuple(x.shape)}.")
+        if not 1 <= y.ndim <= 2:
+            raise ValueError(f"y must have shape (n,) or (n, K), got {tuple(y.shape)}.")
+        self._hold(_columns(x), _columns(y))
+
+    @classmethod
+    def of_numbers(cls, x: Array, y: Array, like: tuple[str, Array]) -> Moments:
+        """Return the moments of scalar samples x (n,) and y (n,), and of nothing else."""
+        _, x, y = floating(like, x=x, y=y)
+        require_shape("x", x, ("n",), batch=False)
+        require_shape("y", y, ("n",), batch=False)
+        return _subset(_columns(x), _columns(y))
+
+    def _hold(self, x: Array, y: Array) -> None:
+        if x.shape[0] != y.shape[0]:
+            raise ValueError(
+                f"y must have one row for each of the {x.shape[0]} samples in x, got {y.shape[0]}."
+            )
+        self.n = int(x.shape[0])
+        self._samples: tuple[Array, Array] | None = (x, y)
+
+    @classmethod
+    def from_batches(cls, batches: Iterable[tuple[Array, Array]]) -> Moments:
+        """Accumulate the moments of all batches (x, y) of an iterable, one after another."""
+        whole: _Accumulator | None = None
+        cells: tuple[_Accumulator, _Accumulator] | None = None
+        for batch in batches:
+            if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
+                raise ValueError("batches must yield pairs (x, y).")
+            part = cls(*batch)
+            if whole is None:
+                whole, cells = _Accumulator(part), (_Accumulator(part), _Accumulator(part))
+            whole.add(part)
+            if part.dimensions[0] == 1 and cells is not None:
+                for accumulator, cell in zip(cells, part.cells, strict=True):
+                    accumulator.add(cell)
+        if whole is None or cells is None:
+            raise ValueError("batches is empty: expected at least one pair (x, y).")
+        moments = whole.total()
+        if moments.dimensions[0] == 1:
+            moments.__dict__["cells"] = Cells(cells[0].total(), cells[1].total())
+        return moments
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """The numbers D of inputs and K of targets."""
+        if self._samples is not None:
+            return int(self._samples[0].shape[1]), int(self._samples[1].shape[1])
+        return int(self.sum_yx.shape[1]), int(self.sum_yx.shape[0])
+
+    @property
+    def samples(self) -> tuple[Array, Array] | None:
+        """The samples themselves, or None where only their moments were kept."""
+        return self._samples
+
+    @cached_property
+    def sum_x(self) -> Array:
+        """The sum of all x."""
+        x, _ = self._held()
+        return api.array_namespace(x).sum(x, axis=0)
+
+    @cached_property
+    def sum_y(self) -> Array:
+        """The sum of all y."""
+        _, y = self._held()
+        return api.array_namespace(y).sum(y, axis=0)
+
+    @cached_property
+    def sum_xx(self) -> Array:
+        """The sum of all x xᵀ."""
+        x, _ = self._held()
+        total = _products(x, x)
+        if not np.isfinite(to_numpy(total)).all():
+            raise ValueError("x is too large: its second moment overflows.")
+        return total
+
+    @cached_property
+    def sum_yx(self) -> Array:
+        """The sum of all y xᵀ."""
+        x, y = self._held()
+        return _products(y, x)
+
+    @cached_property
+    def sum_yy(self) -> Array:
+        """The sum of all y yᵀ."""
+        _, y = self._held()
+        return _products(y, y)
+
+    @property
+    def x_mean(self) -> Array:
+        """The average of x."""
+        return self.sum_x / self.n
+
+    @property
+    def y_mean(self) -> Array:
+        """The average of y."""
+        return self.sum_y / self.n
+
+    @property
+    def xx(self) -> Array:
+        """The average of x xᵀ."""
+        return self.sum_xx / self.n
+
+    @property
+    def yx(self) -> Array:
+        """The average of y xᵀ."""
+        return self.sum_yx / self.n
+
+    @property
+    def yy(self) -> Array:
+        """The average of y yᵀ."""
+        return self.sum_yy / self.n
+
+    @cached_property
+    def cells(self) -> Cells:
+        """The moments of the two halves of the line that a ReLU tells apart."""
+        x, y = self._held()
+        if x.shape[1] != 1:
+            raise ValueError(f"cells are defined for one input, the data have {x.shape[1]}.")
+        xp = api.array_namespace(x)
+        positive = x[:, 0] > 0
+        return Cells(*(_subset(x[m], y[m]) for m in (positive, xp.logical_not(positive))))
+
+    def with_constant(self) -> Moments:
+        """Return the moments of the inputs (x, 1), which give a predictor an intercept."""
+        xp = api.array_namespace(self.sum_xx)
+        if self._samples is not None:
+            x, y = self._samples
+            return _subset(xp.concat([x, xp.ones_like(x[:, :1])], axis=1), y)
+        count = xp.ones_like(self.sum_x[:1]) * self.n
+        top = xp.concat([self.sum_xx, self.sum_x[:, None]], axis=1)
+        bottom = xp.concat([self.sum_x, count], axis=0)[None, :]
+        sums = {
+            "sum_x": bottom[0, :],
+            "sum_y": self.sum_y,
+            "sum_xx": xp.concat([top, bottom], axis=0),
+            "sum_yx": xp.concat([self.sum_yx, self.sum_y[:, None]], axis=1),
+            "sum_yy": self.sum_yy,
+        }
+        return _from_sums(self.n, sums)
+
+    def scaled(self, factor: float) -> Moments:
+        """Return the moments of the inputs times a number."""
+        if self._samples is not None:
+            x, y = self._samples
+            return _subset(factor * x, y)
+        sums = {
+            "sum_x": factor * self.sum_x,
+            "sum_y": self.sum_y,
+            "sum_xx": factor**2 * self.sum_xx,
+            "sum_yx": factor * self.sum_yx,
+            "sum_yy": self.sum_yy,
+        }
+        return _from_sums(self.n, sums)
+
+    def _held(self) -> tuple[Array, Array]:
+        if self._samples is None:
+            raise ValueError("these moments were accumulated without what is asked for here.")
+        return self._samples
+
+    def __repr__(self) -> str:
+        inputs, targets = self.dimensions
+        return f"Moments(n={self.n}, inputs={inputs}, targets={targets})"
+
+
+class _Accumulator:
+    """Running sums, each kept as a sum and the rounding errors it has made."""
+
+    def __init__(self, like: Moments) -> None:
+        xp = api.array_namespace(like.sum_xx)
+        self._n = 0
+        self._dimensions = like.dimensions
+        self._sums = {name: xp.zeros_like(getattr(like, name)) for name in SUMS}
+        self._errors = dict(self._sums)
+
+    def add(self, part: Moments) -> None:
+        if part.dimensions != self._dimensions:
+            raise ValueError(
+                f"batches must agree in the numbers of inputs and targets: {self._dimensions} "
+                f"in the first, {part.dimensions} in a later one."
+            )
+        self._n += part.n
+        for name in SUMS:
+            old, new = self._sums[name], getattr(part, name)
+            total = old + new
+            shared = total - old
+            self._errors[name] = self._errors[name] + ((old - (total - shared)) + (new - shared))
+            self._sums[name] = total
+
+    def total(self) -> Moments:
+        return _from_sums(self._n, {name: self._sums[name] + self._errors[name] for name in SUMS})
+
+
+def as_moments(x: Any, y: Any, like: tuple[str, Array]) -> Moments:
+    """Return `x` itself if it is a Moments and `y` is None; otherwise the moments of samples."""
+    if isinstance(x, Moments):
+        if y is not None:
+            raise ValueError("y must be left out when x is a Moments, which holds the targets.")
+        floating(like, x=x.sum_xx)
+        return x
+    if y is None:
+        raise ValueError("y is missing: give the targets, or a Moments in place of x.")
+    return Moments(x, y, like=like)
+
+
+def _from_sums(n: int, sums: dict[str, Array]) -> Moments:
+    moments = Moments.__new__(Moments)
+    moments.n = n
+    moments._samples = None
+    moments.__dict__.update(sums)
+    return moments
+
+
+def _subset(x: Array, y: Array) -> Moments:
+    moments = Moments.__new__(Moments)
+    moments._hold(x, y)
+    return moments
+
+
+def _columns(array: Array) -> Array:
+    return array[:, None] if array.ndim == 1 else array
+
+
+def _products(a: Array, b: Array) -> Array:
+    xp = api.array_namespace(a)
+    if a.shape[1] == b.shape[1] == 1:
+        return xp.reshape(xp.vecdot(a[:, 0], b[:, 0]), (1, 1))
+    return xp.matmul(xp.matrix_transpose(a), b)

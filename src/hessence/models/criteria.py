@@ -1,0 +1,339 @@
+"""Losses as users give them, and what each means for data that come in batches.
+
+A criterion turns one batch into a *total* and a *count*. The loss of all data is the sum of the
+totals, divided by the sum of the counts if the loss is an average: over samples, over elements, or
+over the class weights of the targets that are not ignored. Batches of unequal size, in any order,
+then give the loss of the whole data set, which averaging the batches' means would not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hessence._common.arrays import dtype_name
+from hessence.data.losses import NAMED, PointwiseLoss, as_loss
+from hessence.models import loss_curvature
+from hessence.models.batch_parts import is_pair
+from hessence.models.criterion import Criterion, PairCriterion
+from hessence.models.loss_curvature import LossHessian
+from hessence.models.own_criteria import ClosureCriterion, FunctionCriterion
+
+ELEMENTWISE = (
+    nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss,
+    nn.PoissonNLLLoss, nn.SoftMarginLoss, nn.KLDivLoss, nn.HingeEmbeddingLoss,
+)  # fmt: skip
+"""Their mean is over elements. Most would let a target of another shape broadcast in silence."""
+
+SAMPLEWISE = (nn.MultiLabelSoftMarginLoss, nn.MultiLabelMarginLoss, nn.MultiMarginLoss)
+"""Their mean is over samples."""
+
+CLASSWISE = (nn.CrossEntropyLoss, nn.NLLLoss)
+"""Their mean is over the class weights of the targets that are not ignored."""
+
+FUNCTIONS: dict[Callable[..., Any], type[nn.Module]] = {
+    F.mse_loss: nn.MSELoss,
+    F.l1_loss: nn.L1Loss,
+    F.smooth_l1_loss: nn.SmoothL1Loss,
+    F.huber_loss: nn.HuberLoss,
+    F.cross_entropy: nn.CrossEntropyLoss,
+    F.nll_loss: nn.NLLLoss,
+    F.binary_cross_entropy: nn.BCELoss,
+    F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
+    F.kl_div: nn.KLDivLoss,
+}
+"""PyTorch's functions that are the same as one of its losses."""
+
+MODEL_NAMES = frozenset({"model", "module", "net", "network"})
+"""A function whose first parameter has one of these names is a closure."""
+
+
+class TorchCriterion(PairCriterion):
+    """One of PyTorch's losses, with its reduction and weights."""
+
+    def __init__(self, loss: nn.Module, target: Any = None) -> None:
+        # A copy, since the user may change its weights.
+        self._loss = copy.deepcopy(loss)
+        self.averaged = loss.reduction != "sum"
+        self.separable = not _weighs_samples(loss, target)
+        self._sum = copy.copy(self._loss)
+        self._sum.reduction = "sum"
+
+    @classmethod
+    def knows(cls, loss: Any) -> bool:
+        """Whether a loss is PyTorch's own; a subclass with another formula is not."""
+        if not isinstance(loss, ELEMENTWISE + SAMPLEWISE + CLASSWISE) or loss.reduction == "none":
+            return False
+        own = {kind.forward for kind in ELEMENTWISE + SAMPLEWISE + CLASSWISE}
+        return type(loss).forward in own
+
+    def doubled(self) -> Self:
+        """Return the same for predictions in double precision."""
+        twin = copy.copy(self)
+        twin._loss = copy.deepcopy(self._loss).double()
+        twin._sum = copy.deepcopy(self._sum).double()
+        return twin
+
+    def sum(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Return the sum that PyTorch's mean divides."""
+        self._require_shapes(prediction, target)
+        total: Tensor = self._sum(prediction, target)
+        return total
+
+    def count(self, prediction: Tensor, target: Tensor) -> float:
+        """Return what PyTorch's mean divides by."""
+        loss = self._loss
+        if isinstance(loss, CLASSWISE):
+            return _class_weights(loss, prediction, target)
+        if isinstance(loss, ELEMENTWISE) and loss.reduction != "batchmean":
+            return float(prediction.numel())
+        unbatched = isinstance(loss, SAMPLEWISE) and prediction.ndim == 1
+        return 1.0 if unbatched else float(prediction.shape[0])
+
+    def hessian(self, prediction: Tensor, target: Tensor) -> LossHessian:
+        """Return the closed form for squared error, cross-entropy and binary cross-entropy."""
+        self._require_shapes(prediction, target)
+        loss = self._loss
+        if isinstance(loss, nn.MSELoss):
+            return loss_curvature.scaled(2.0)
+        if isinstance(loss, nn.CrossEntropyLoss):
+            return loss_curvature.cross_entropy(loss, prediction, target)
+        if isinstance(loss, nn.BCEWithLogitsLoss):
+            return loss_curvature.binary_cross_entropy_with_logits(loss, prediction, target)
+        if isinstance(loss, nn.BCELoss):
+            return loss_curvature.binary_cross_entropy(loss, prediction, target)
+        return super().hessian(prediction, target)
+
+    def _require_shapes(self, prediction: Any, target: Tensor) -> None:
+        _require_tensor(prediction)
+        if isinstance(self._loss, ELEMENTWISE):
+            _require_same_shape(prediction, target)
+        if isinstance(self._loss, (nn.BCELoss, nn.BCEWithLogitsLoss)):
+            _require_real(target)
+        if isinstance(self._loss, CLASSWISE):
+            _require_classes(prediction, target, self._loss)
+
+    def half_mse_factor(self, prediction: Tensor, target: Tensor) -> float | None:
+        """Return 2/d for a mean over n samples of d elements each, 2n for a sum."""
+        if not isinstance(self._loss, nn.MSELoss):
+            return None
+        samples = prediction.shape[0]
+        return float(2 * samples / (self.count(prediction, target) if self.averaged else 1.0))
+
+
+class PointwiseCriterion(PairCriterion):
+    """One of this library's losses: summed over outputs, averaged over samples."""
+
+    averaged = True
+    separable = True
+
+    def __init__(self, loss: PointwiseLoss) -> None:
+        self._loss = loss
+
+    def sum(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Return the sum over outputs and samples."""
+        _require_same_shape(prediction, target)
+        return self._loss.value(prediction, target).sum()
+
+    def count(self, prediction: Tensor, target: Tensor) -> float:
+        """Return the number of samples."""
+        return float(prediction.shape[0])
+
+    def hessian(self, prediction: Tensor, target: Tensor) -> LossHessian:
+        """Return the loss' own second derivative."""
+        _require_same_shape(prediction, target)
+        second = self._loss.second(prediction.detach(), target)
+        if getattr(self._loss, "coupled", False):
+            return lambda u: (second @ u[..., None])[..., 0]
+        return lambda u: second * u
+
+    def half_mse_factor(self, prediction: Tensor, target: Tensor) -> float | None:
+        """Return 1 for the mean-squared error."""
+        return 1.0 if self._loss == NAMED["mse"] else None
+
+
+def as_criterion(loss: Any, batch: Any) -> Criterion:
+    """Find out what kind of loss this is, with the first batch to tell closures by.
+
+    Parameters
+    ----------
+    loss : None, str, torch.nn loss, PointwiseLoss or callable
+        None and ``"mse"`` are ½ E‖f − y‖².
+    batch : object
+        The first batch. One that is not a pair (input, target) leaves only a closure.
+    """
+    if loss is None or isinstance(loss, str):
+        return _named("mse" if loss is None else loss)
+    if isinstance(loss, type):
+        raise TypeError(f"loss must be an object, not the class {loss.__name__}: call it first.")
+    if isinstance(loss, functools.partial) and loss.func in FUNCTIONS and not loss.args:
+        # A keyword that only the function has, such as a weight, leaves it a function.
+        with contextlib.suppress(TypeError):
+            loss = FUNCTIONS[loss.func](**loss.keywords)
+    elif inspect.isfunction(loss) and loss in FUNCTIONS:
+        loss = FUNCTIONS[loss]()
+    if TorchCriterion.knows(loss):
+        return TorchCriterion(loss, batch[1] if is_pair(batch) else None)
+    if isinstance(loss, PointwiseLoss):
+        return PointwiseCriterion(loss)
+    if not callable(loss):
+        raise TypeError(
+            'loss must be a torch.nn loss, a function of (prediction, target), "mse", or a closure '
+            f"loss(model, batch), got {type(loss).__name__}."
+        )
+    _require_two_arguments(loss)
+    if is_pair(batch) and not _takes_model(loss):
+        return FunctionCriterion(loss)
+    return ClosureCriterion(loss)
+
+
+def _named(name: str) -> Criterion:
+    if name.replace("_", "-") == "cross-entropy":
+        return TorchCriterion(nn.CrossEntropyLoss())
+    return PointwiseCriterion(as_loss(name))
+
+
+def _require_two_arguments(function: Callable[..., Any]) -> None:
+    called = function.forward if isinstance(function, nn.Module) else function
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):  # of what is not written in Python
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise TypeError(
+            "loss must take two arguments, (prediction, target) or (model, batch), got a function "
+            f"of {signature}."
+        ) from error
+
+
+def _takes_model(function: Callable[..., Any]) -> bool:
+    """Whether the first parameter is a model, by its name or its type."""
+    try:
+        signature = inspect.signature(function)
+        with contextlib.suppress(Exception):  # of types that are not there when the program runs
+            signature = inspect.signature(function, eval_str=True)
+    except (TypeError, ValueError):
+        return False
+    parameters = list(signature.parameters.values())
+    if not parameters:
+        return False
+    annotation = parameters[0].annotation
+    is_module = isinstance(annotation, type) and issubclass(annotation, nn.Module)
+    return parameters[0].name in MODEL_NAMES or is_module
+
+
+def _class_weights(
+    loss: nn.CrossEntropyLoss | nn.NLLLoss, prediction: Tensor, target: Tensor
+) -> float:
+    """Return the weight of all targets that are not ignored."""
+    unbatched = prediction.ndim == 1
+    if target.is_floating_point():
+        return float(prediction.numel() // prediction.shape[0 if unbatched else 1])
+    valid = target[target != loss.ignore_index]
+    if loss.weight is None:
+        return float(valid.numel())
+    return float(loss.weight[valid.long()].sum())
+
+
+def _weighs_samples(loss: nn.Module, target: Any) -> bool:
+    """Whether a loss has a weight for each sample, and so is for batches of one size only."""
+    if not isinstance(loss, (nn.BCELoss, nn.BCEWithLogitsLoss)):
+        return False
+    weights = [loss.weight, getattr(loss, "pos_weight", None)]
+    dimensions = target.ndim if isinstance(target, Tensor) else 1
+    return any(w is not None and w.numel() > 1 and w.ndim >= dimensions for w in weights)
+
+
+def _require_tensor(prediction: Any) -> None:
+    if not isinstance(prediction, Tensor):
+        raise TypeError(
+            f"model must return a tensor for this loss, got {type(prediction).__name__}; else give "
+            "a closure loss(model, batch)."
+        )
+
+
+def _require_same_shape(prediction: Any, target: Tensor) -> None:
+    _require_tensor(prediction)
+    if tuple(prediction.shape) != tuple(target.shape):
+        wanted, got = _shapes(prediction, target)
+        hint = "" if target.is_floating_point() else "; class numbers need a loss for them"
+        raise ValueError(
+            f"data: the target must have the prediction's shape {wanted}, got {got}{hint}."
+        )
+
+
+def _require_real(target: Tensor) -> None:
+    if not target.is_floating_point():
+        raise ValueError(
+            f"data: the target must hold real numbers for this loss, got {dtype_name(target)}: use "
+            "y.float()."
+        )
+
+
+def _require_classes(prediction: Tensor, target: Tensor, loss: Any) -> None:
+    weight, classes = loss.weight, prediction.shape[1 if prediction.ndim > 1 else 0]
+    if weight is not None and weight.shape != (classes,):
+        raise ValueError(f"loss has weights for {weight.numel()} classes, but there are {classes}.")
+    if weight is not None and weight.dtype != prediction.dtype:
+        raise ValueError(
+            f"loss has weights of {dtype_name(weight)}, but the predictions are "
+            f"{dtype_name(prediction)}: use loss.to(torch.{dtype_name(prediction)})."
+        )
+    if target.is_floating_point():
+        shares = isinstance(loss, nn.CrossEntropyLoss)
+        if not shares or target.shape != prediction.shape:
+            also = ", or probabilities of the prediction's shape" if shares else ""
+            raise ValueError(
+                f"data: the target must hold class numbers as integers{also}, got "
+                f"{dtype_name(target)} of shape {tuple(target.shape)}."
+            )
+        return
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise ValueError(
+            f"data: the target must hold class numbers of type int64, got {dtype_name(target)}: "
+            "use y.long()."
+        )
+    *samples, _ = prediction.movedim(1 if prediction.ndim > 1 else 0, -1).shape
+    if list(target.shape) != samples:
+        raise ValueError(_misfit(prediction, target))
+    wrong = target[(target != loss.ignore_index) & ((target < 0) | (target >= classes))]
+    if wrong.numel():
+        raise ValueError(
+            f"data: the target must hold class numbers from 0 to {classes - 1}, "
+            f"got {int(wrong[0])}."
+        )
+
+
+def _misfit(prediction: Tensor, target: Tensor) -> str:
+    """Say how class numbers and a prediction do not fit together, and what to do."""
+    if target.ndim and prediction.ndim > 1 and len(target) != len(prediction):
+        return f"data: there are {len(prediction)} predictions and {len(target)} targets."
+    given, got = _shapes(prediction, target)
+    said = f"data: the prediction has shape {given} and the target {got}"
+    if prediction.ndim > 2 and target.shape == prediction.shape[:-1]:
+        return (
+            f"{said}, but classes are dimension 1 of a prediction: give a loss such as "
+            "lambda f, y: F.cross_entropy(f.flatten(0, 1), y.flatten())."
+        )
+    return f"{said}; class numbers have the prediction's shape without dimension 1."
+
+
+def _shapes(*tensors: Tensor) -> list[str]:
+    """Write out shapes, with n for a common number of samples, which may be that of a trial."""
+    shapes: list[list[Any]] = [list(t.shape) for t in tensors]
+    if len({t.shape[:1] for t in tensors}) == 1 and all(shapes):
+        shapes = [["n", *shape[1:]] for shape in shapes]
+    texts = [", ".join(map(str, shape)) for shape in shapes]
+    return [
+        f"({text},)" if len(s) == 1 else f"({text})" for s, text in zip(shapes, texts, strict=True)
+    ]

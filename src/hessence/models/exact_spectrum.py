@@ -1,0 +1,109 @@
+"""The spectrum of a PyTorch model by a theorem, confirmed by automatic differentiation."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessence._common.arrays import like
+from hessence.models import ranks
+from hessence.models.batch_parts import byte_count, tensors_in
+from hessence.models.batches import is_sample_pair, merged
+from hessence.models.criterion import PairCriterion
+from hessence.models.interrupts import HeldBack
+from hessence.models.model_matrices import ModelHessian
+from hessence.models.recognition.recognise import NotRecognised, Recognition, recognise
+from hessence.models.setting import Setting
+from hessence.models.snapshots import unwrap
+from hessence.models.state_swap import LOCK
+from hessence.spectra.spectrum import Spectrum
+
+AGREEMENT = {torch.float64: 1e-8, torch.float32: 2e-4}
+"""How far an exact product may be from that of automatic differentiation, relative."""
+
+
+def exact_spectrum(H: ModelHessian, model: Any, params: Any) -> Spectrum | str:
+    """Return the spectrum by a theorem that products confirm, or the reason why there is none."""
+    setting = H.setting
+    try:
+        if params is not None:
+            raise NotRecognised("only some of the parameters were asked for.")
+        criterion = setting.criterion
+        if not isinstance(criterion, PairCriterion):
+            raise NotRecognised("the loss is a closure, which may do anything with the model.")
+        with HeldBack() as interrupts, LOCK, setting.snapshot.mode():
+            recognition = interrupts.interruptible(
+                lambda: recognise(unwrap(model), *_all_data(setting), criterion)
+            )
+    except NotRecognised as error:
+        return str(error)
+    found = recognition.spectrum()
+    defect = _defect(H, recognition, found)
+    if not defect <= AGREEMENT[H.dtype]:
+        return (
+            f"it looks like {recognition.network}, but its products differ from those of automatic "
+            f"differentiation by {defect:.1e}, relative."
+        )
+    found.reason = f"{recognition.network}: {recognition.theorem}"
+    return found
+
+
+def _all_data(setting: Setting) -> tuple[Tensor, Any]:
+    """Return all data as one batch, with the shares of all ranks in it."""
+    if not ranks.parallel():
+        return _own_data(setting)
+    # All ranks must do the same, whatever one of them finds; so they tell each other first.
+    own: Any = None
+    try:
+        own = _own_data(setting)
+        if not is_sample_pair(own):
+            raise NotRecognised("the data of several processes are not pairs of tensors.")
+        word: str | int = byte_count(own)
+    except NotRecognised as error:
+        word = str(error)
+    kinds = [(part.shape[1:], part.dtype) for part in tensors_in(own)]
+    told = ranks.gather((word, kinds, setting.memory))
+    for said, _, _ in told:
+        if isinstance(said, str):
+            raise NotRecognised(said)
+    if any(other != told[0][1] for _, other, _ in told):
+        raise NotRecognised("the data of several processes differ in shape.")
+    if sum(size for size, _, _ in told) > min(memory for _, _, memory in told):
+        raise NotRecognised("the data of all processes do not fit into memory= at once.")
+    shares = ranks.gather(tuple(part.cpu() for part in own))
+    device = setting.snapshot.device
+    x, y = (torch.cat(parts).to(device) for parts in zip(*shares, strict=True))
+    return x, y
+
+
+def _own_data(setting: Setting) -> tuple[Tensor, Any]:
+    batches = setting.batches.kept
+    if batches is None:
+        raise NotRecognised("the data do not fit into memory= at once.")
+    if len(batches) == 1:
+        return cast(tuple[Tensor, Any], tuple(batches[0]))
+    joined = list(merged(batches, sys.maxsize))
+    if len(joined) > 1 or not is_sample_pair(joined[0]):
+        raise NotRecognised("the batches differ in shape, so they cannot be joined.")
+    return cast(tuple[Tensor, Any], joined[0])
+
+
+def _defect(H: ModelHessian, recognition: Recognition, found: Spectrum) -> float:
+    """Return how far exact products and the ends of the spectrum are from H, relative.
+
+    A random vector meets little of a few large eigenvalues, so its image is the scale of its error.
+    """
+    drawn = np.random.default_rng(0).normal(size=(H.shape[0], 2))
+    columns = like(drawn / np.linalg.norm(drawn, axis=0), found.values)
+    ends = [found.space(0), found.space(-1)]
+    vectors = torch.cat([space.vectors(1) for space in ends], dim=1)
+    values = torch.stack([space.value for space in ends])
+    images = H @ torch.cat([columns, vectors], dim=1)
+    expected = torch.cat([recognition.operator @ columns, values * vectors], dim=1)
+    gaps = (images - expected).norm(dim=0)
+    scales = torch.cat([images[:, :2].norm(dim=0), found.norm.expand(2)])
+    return float((gaps / torch.where(scales > 0, scales, 1.0)).max())

@@ -1,0 +1,301 @@
+r"""Products for plain stacks of linear layers and activations, written out.
+
+Automatic differentiation records many small steps of which most products need few. For a stack
+:math:`z_l = W_l a_{l-1} + b_l,\ a_l = \varphi(z_l)` the derivative of everything in the direction
+:math:`(V_l, c_l)` is Pearlmutter's R-operator (Neural Computation 6, 1994),
+
+.. math::
+    \dot z_l &= W_l \dot a_{l-1} + V_l a_{l-1} + c_l, & \dot a_l &= \varphi'(z_l)\, \dot z_l, \\
+    \dot g_{l-1} &= W_l^\top \dot\delta_l + V_l^\top \delta_l, &
+    \dot\delta_l &= \varphi'(z_l)\, \dot g_l + \varphi''(z_l)\, g_l\, \dot z_l,
+
+with :math:`g_l = \partial\ell/\partial a_l`, :math:`\delta_l = \partial\ell/\partial z_l`, and
+:math:`\dot g_L = \nabla^2\ell(a_L)\, \dot a_L`. The image is
+:math:`\dot\delta_l a_{l-1}^\top + \delta_l \dot a_{l-1}^\top` and :math:`\dot\delta_l`. All that
+has no dot is computed once. The Gauss–Newton part leaves out what has a :math:`\delta` or a
+:math:`\varphi''` without a dot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hessence.models.criterion import PairCriterion
+from hessence.models.kernels.elementwise import derivatives
+from hessence.models.model_layers import flatten, is_plain
+from hessence.models.snapshots import Snapshot
+from hessence.models.terms import Term
+from hessence.models.workspaces import CommonWorkspace
+
+ELEMENTWISE = (
+    nn.CELU, nn.ELU, nn.GELU, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU,
+    nn.LogSigmoid, nn.Mish, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus,
+    nn.Softsign, nn.Tanh, nn.Tanhshrink,
+)  # fmt: skip
+"""Activations that act on every number alone."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A linear layer, by the names of its parameters, and the activations that follow it."""
+
+    weight: str
+    bias: str | None
+    activations: tuple[nn.Module, ...]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A plain stack: what is done to the inputs first, then linear layers with activations."""
+
+    before: tuple[nn.Module, ...]
+    stages: tuple[Stage, ...]
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all parameters that take part."""
+        both = (name for stage in self.stages for name in (stage.weight, stage.bias))
+        return {name for name in both if name is not None}
+
+    @classmethod
+    def read(cls, model: nn.Module) -> Stack | None:
+        """Read a model; None if it is anything else, or has weights that are shared."""
+        before: list[nn.Module] = []
+        stages: list[Stage] = []
+        seen: set[int] = set()
+        for name, module in ((layer.name, layer.module) for layer in flatten(model)):
+            if is_plain(module, nn.Linear) and "weight" in module._parameters:
+                own = {id(parameter) for parameter in module.parameters()}
+                if own & seen:
+                    return None
+                seen |= own
+                prefix = f"{name}." if name else ""
+                bias = None if module.bias is None else f"{prefix}bias"
+                stages.append(Stage(f"{prefix}weight", bias, ()))
+            elif any(is_plain(module, kind) for kind in ELEMENTWISE):
+                if stages:
+                    last = stages[-1]
+                    stages[-1] = Stage(last.weight, last.bias, (*last.activations, module))
+                else:
+                    before.append(module)
+            elif is_plain(module, nn.Flatten) and not stages:
+                before.append(module)
+            else:
+                return None
+        return cls(tuple(before), tuple(stages)) if stages else None
+
+    def sizes(self, snapshot: Snapshot, batch: tuple[Tensor, Any]) -> list[int]:
+        """Return how many bytes each tensor takes that the term of a batch holds."""
+        weights = [snapshot.value(stage.weight) for stage in self.stages]
+        rows = batch[0].numel() // max(weights[0].shape[1], 1)
+        found = [weight.nbytes for weight in weights]
+        for stage, weight in zip(self.stages, weights, strict=True):
+            after, before = weight.shape
+            # The signal; the gradient and the motion after the layer; φ′, φ″ and motion after φ.
+            numbers = [before, after, after, *([after] * 3 if stage.activations else [])]
+            found += [rows * number * weight.itemsize for number in numbers]
+        return found
+
+
+class FeedForwardTerm(Term):
+    """The Hessian, or its Gauss–Newton part, of a plain stack's total loss over a batch.
+
+    Parameters
+    ----------
+    stack : Stack
+        The layers.
+    snapshot : Snapshot
+        Their weights.
+    criterion : PairCriterion
+        The loss.
+    batch : tuple
+        Inputs and targets.
+    functional : bool
+        Whether to take the functional part too.
+    common : CommonWorkspace
+        Where products put what they pass on, shared with the terms of other batches.
+    """
+
+    takes_blocks = False
+
+    def __init__(
+        self,
+        stack: Stack,
+        snapshot: Snapshot,
+        criterion: PairCriterion,
+        batch: Any,
+        *,
+        functional: bool,
+        common: CommonWorkspace,
+    ) -> None:
+        inputs, target = batch
+        place = {name: i for i, name in enumerate(snapshot.parameters.names)}
+        self._functional, self._workspace = functional, common.get()
+        with torch.no_grad():
+            for module in stack.before:
+                inputs = module(inputs.clone())
+        shape = inputs.shape[:-1]
+        signal = inputs.detach().reshape(-1, inputs.shape[-1])
+        self._layers: list[_Layer] = []
+        derivatives_after: list[tuple[Tensor, Tensor] | None] = []
+        for stage in stack.stages:
+            weight = snapshot.value(stage.weight)
+            bias = None if stage.bias is None else snapshot.value(stage.bias)
+            before = torch.nn.functional.linear(signal, weight, bias)
+            self._layers.append(
+                _Layer(
+                    weight=weight,
+                    signal=signal,
+                    weight_place=place.get(stage.weight),
+                    bias_place=None if stage.bias is None else place.get(stage.bias),
+                )
+            )
+            signal, found = _activate(stage.activations, before)
+            derivatives_after.append(found)
+        prediction = signal.reshape(*shape, signal.shape[-1])
+        self.count = criterion.count(prediction, target)
+        curvature = criterion.hessian(prediction, target)
+        # Targets in double precision make losses of them, which is no reason to go on in it.
+        self._loss_hessian: Callable[[Tensor], Tensor] = lambda u: (
+            curvature(u.reshape(prediction.shape)).reshape(signal.shape).to(signal.dtype)
+        )
+        slope = _loss_gradient(criterion, prediction, target).reshape(signal.shape)
+        self._go_back(derivatives_after, slope)
+
+    def _go_back(
+        self, derivatives_after: list[tuple[Tensor, Tensor] | None], pulled: Tensor
+    ) -> None:
+        """Compute the gradients in all signals once."""
+        for layer, found in zip(reversed(self._layers), reversed(derivatives_after), strict=True):
+            if found is not None:
+                layer.first, second = found
+                if self._functional and bool(second.any()):
+                    layer.second = second * pulled
+                pulled = layer.first * pulled
+            layer.delta = pulled
+            if layer is not self._layers[0]:
+                pulled = pulled @ layer.weight
+
+    def multiply(
+        self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False
+    ) -> list[Tensor]:
+        """Multiply by a vector."""
+        assert not batched
+        kind = self._layers[0].weight
+        given = {i: part.to(kind.dtype) for i, part in zip(chosen, directions, strict=True)}
+        bent = [layer for layer in self._layers if layer.first is not None]
+        widths = [len(layer.weight) for layer in [*self._layers, *bent]]
+        rows = len(self._layers[0].signal)
+        with torch.no_grad(), self._workspace.lend(rows, widths, kind) as room:
+            images_by_place = self._images(given, *self._forward(given, room))
+        return [images_by_place[i] for i in chosen]
+
+    def _forward(
+        self, given: dict[int, Tensor], room: Sequence[Tensor]
+    ) -> tuple[list[Tensor | None], list[Tensor | None], Tensor]:
+        """Return ȧ before and ż at every layer, and ȧ in the end; there is room for all of them."""
+        moving: Tensor | None = None
+        incoming: list[Tensor | None] = []
+        moved: list[Tensor | None] = []
+        befores, afters = room[: len(self._layers)], iter(room[len(self._layers) :])
+        for layer, before in zip(self._layers, befores, strict=True):
+            incoming.append(moving)
+            moving = layer.push(moving, given, before)
+            moved.append(moving)
+            if layer.first is not None:
+                after = next(afters)
+                moving = None if moving is None else torch.mul(layer.first, moving, out=after)
+        last = self._layers[-1]
+        return incoming, moved, torch.zeros_like(last.delta) if moving is None else moving
+
+    def _images(
+        self,
+        given: dict[int, Tensor],
+        incoming: list[Tensor | None],
+        moved: list[Tensor | None],
+        outgoing: Tensor,
+    ) -> dict[int, Tensor]:
+        images: dict[int, Tensor] = {}
+        pulled = self._loss_hessian(outgoing)
+        for index in reversed(range(len(self._layers))):
+            layer, motion = self._layers[index], moved[index]
+            if layer.first is not None:
+                pulled = pulled.mul_(layer.first)
+            if layer.second is not None and motion is not None:
+                pulled = pulled.addcmul_(layer.second, motion)
+            entered = incoming[index]
+            if layer.weight_place in given:
+                image = pulled.T @ layer.signal
+                if self._functional and entered is not None:
+                    image.addmm_(layer.delta.T, entered)
+                images[layer.weight_place] = image
+            if layer.bias_place in given:
+                images[layer.bias_place] = pulled.sum(0)
+            if len(images) == len(given):
+                break
+            # Into the room of ȧ, which has done its work, and is there if any image is missing yet.
+            assert entered is not None
+            pulled = torch.mm(pulled, layer.weight, out=entered)
+            if self._functional and layer.weight_place in given:
+                pulled.addmm_(layer.delta, given[layer.weight_place])
+        return images
+
+
+@dataclass
+class _Layer:
+    """What one layer needs: its weight, the signals before it, and derivatives after it."""
+
+    weight: Tensor
+    signal: Tensor
+    weight_place: int | None
+    bias_place: int | None
+    first: Tensor | None = None
+    second: Tensor | None = None
+    delta: Tensor = field(init=False)
+
+    def push(self, moving: Tensor | None, given: dict[int, Tensor], out: Tensor) -> Tensor | None:
+        """Return ż for the motion ȧ of what comes in, and of the layer's own parameters."""
+        shift = given.get(self.bias_place) if self.bias_place is not None else None
+        turn = given.get(self.weight_place) if self.weight_place is not None else None
+        if turn is not None and shift is not None:
+            torch.addmm(shift, self.signal, turn.T, out=out)
+        elif turn is not None:
+            torch.mm(self.signal, turn.T, out=out)
+        elif shift is not None:
+            out.copy_(shift.expand_as(out))
+        elif moving is not None:
+            return torch.mm(moving, self.weight.T, out=out)
+        else:
+            return None
+        return out if moving is None else out.addmm_(moving, self.weight.T)
+
+
+def _activate(
+    activations: tuple[nn.Module, ...], before: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    """Return φ(z), and φ′ and φ″ if there is an activation."""
+    if not activations:
+        return before, None
+
+    def chain(z: Tensor) -> Tensor:
+        for activation in activations:
+            z = activation(z.clone() if getattr(activation, "inplace", False) else z)
+        return z
+
+    after, first, second = derivatives(chain, before)
+    return after, (first, second)
+
+
+def _loss_gradient(criterion: PairCriterion, prediction: Tensor, target: Any) -> Tensor:
+    """Return the gradient of the total in the prediction."""
+    with torch.enable_grad():
+        z = prediction.detach().requires_grad_()
+        total = criterion.sum(z, target)
+        if not total.requires_grad:
+            return torch.zeros_like(prediction)
+        return torch.autograd.grad(total, z, materialize_grads=True)[0]

@@ -1,0 +1,156 @@
+"""``hs.layer_spectra``: the diagonal blocks of a Hessian, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from hessence._common.arrays import to_numpy
+from hessence.krylov.arguments import generator, require_int, require_tolerance
+from hessence.krylov.extremal import eigenpairs
+from hessence.krylov.results import Eigenpairs
+from hessence.krylov.selection import require_which
+from hessence.models.model_matrices import ggn, hessian
+
+Groups = Literal["layer", "parameter"]
+Of = Literal["hessian", "ggn"]
+
+ROOT = "(model)"
+"""What the block of parameters is called that belong to the model itself, not to a layer in it."""
+
+SHOWN = 4
+"""How many eigenvalues of a block are printed."""
+
+
+class LayerSpectra(dict[str, Eigenpairs]):
+    """The eigenvalues of diagonal blocks, by the blocks' names: a dictionary that can be drawn."""
+
+    @property
+    def products(self) -> int:
+        """How many products all blocks took together."""
+        return sum(pairs.products for pairs in self.values())
+
+    @property
+    def converged(self) -> bool:
+        """Whether every eigenvalue of every block is resolved."""
+        return all(pairs.converged for pairs in self.values())
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the eigenvalues of each block, on a logarithmic scale if all of them are positive.
+
+        See ``hessence.plotting.pictures``.
+        """
+        from hessence.plotting.pictures import draw_layers
+
+        return draw_layers(self, ax)
+
+    def __repr__(self) -> str:
+        rows = [("block", "parameters", "eigenvalues", "error")]
+        rows += [_row(name, pairs) for name, pairs in self.items()]
+        name, parameters, values, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+        lines = [f"  {a:<{name}}  {b:>{parameters}}  {c:<{values}}  {d}" for a, b, c, d in rows]
+        plural = "s" * (len(self) != 1)
+        head = f"{len(self)} diagonal block{plural}, {self.products} products"
+        open_ends = [f"  ! {name}: {p.message}" for name, p in self.items() if not p.converged]
+        return "\n".join([head, *lines, *open_ends])
+
+
+def _row(name: str, pairs: Eigenpairs) -> tuple[str, str, str, str]:
+    """Return what is printed of a block; what is not resolved is marked."""
+    values = [f"{value:.4g}" for value in to_numpy(pairs.eigenvalues)]
+    if len(values) > SHOWN:
+        values = [*values[: SHOWN - 1], "…", values[-1]]
+    error = f"{to_numpy(pairs.errors).max():.1e}" + ("" if pairs.converged else " !")
+    return name, str(pairs.vectors.shape[0]), "  ".join(values), error
+
+
+def layer_spectra(
+    model: Any,
+    data: Any,
+    loss: Any = None,
+    k: int = 1,
+    *,
+    params: Any = None,
+    groups: Groups | Mapping[str, str | Sequence[str]] = "layer",
+    of: Of = "hessian",
+    which: str = "LA",
+    tol: float = 1e-6,
+    rng: int = 0,
+    eval_mode: bool = False,
+    memory: float | None = None,
+) -> LayerSpectra:
+    """Return k eigenvalues of the diagonal block of each layer, from one set of graphs.
+
+    Parameters
+    ----------
+    model, data, loss, params, eval_mode, memory
+        See ``hs.hessian``.
+    k : int
+        How many eigenvalues of each block, or all if it has fewer.
+    groups : {"layer", "parameter"} or dict
+        What makes a block: all parameters of one module, each tensor on its own, or names with the
+        patterns of their parameters, such as ``{"attention": "blocks.*.attn"}``.
+    of : {"hessian", "ggn"}
+        Whose blocks.
+    which, tol, rng
+        See ``hs.eigenpairs``.
+
+    Returns
+    -------
+    LayerSpectra
+        A dictionary from names of modules to ``Eigenpairs``, in the order of
+        ``model.parameters()``, that prints as a table and has a ``plot()``.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    >>> data = torch.randn(50, 3), torch.randn(50, 1)
+    >>> layers = hs.layer_spectra(model, data, torch.nn.MSELoss(), k=2)
+    >>> {name: len(pairs) for name, pairs in layers.items()}
+    {'0': 2, '2': 2}
+    >>> layers
+    2 diagonal blocks, ... products
+      block  parameters  eigenvalues...
+      0              32  ...
+      2               9  ...
+    """
+    if of not in get_args(Of):
+        raise ValueError(f'of must be "hessian" or "ggn", got {of!r}.')
+    require_int("k", k, 1, None)
+    require_which(which)
+    require_tolerance(tol)
+    generator(rng)
+    make = hessian if of == "hessian" else ggn
+    whole = make(model, data, loss, params, eval_mode=eval_mode, memory=memory)
+    grouped = _groups(whole.parameters.names, groups)
+    try:
+        blocks = {name: whole.block(patterns) for name, patterns in grouped.items()}
+    except ValueError as error:  # from patterns that match nothing
+        raise ValueError(str(error).replace("params", "groups", 1)) from error
+    whole.require_sound()
+    spectra = LayerSpectra()
+    for name, block in blocks.items():
+        count = min(k, block.shape[0])
+        spectra[name] = eigenpairs(block, k=count, which=which, tol=tol, rng=rng)
+    return spectra
+
+
+def _groups(
+    names: Iterable[str], groups: str | Mapping[str, str | Sequence[str]]
+) -> dict[str, str | Sequence[str]]:
+    if isinstance(groups, Mapping):
+        if not groups:
+            raise ValueError("groups must have at least one block, got none.")
+        return dict(groups)
+    if groups == "parameter":
+        return {name: [name] for name in names}
+    if groups != "layer":
+        raise ValueError(
+            f'groups must be "layer", "parameter" or a dictionary of patterns, got {groups!r}.'
+        )
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        layers.setdefault(name.rpartition(".")[0] or ROOT, []).append(name)
+    return dict(layers)

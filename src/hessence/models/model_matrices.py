@@ -1,0 +1,208 @@
+"""``hs.hessian`` and ``hs.ggn``: the two matrices of a PyTorch model, a loss and data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hessence.models.criterion import PairCriterion, predict
+from hessence.models.model_operator import ModelOperator
+from hessence.models.setting import Mode, Setting
+from hessence.models.term_store import TermStore
+from hessence.models.terms import GgnTerm, HessianTerm
+from hessence.spectra.operators import Operator
+
+
+class ModelHessian(ModelOperator):
+    """The Hessian of a model's loss, split as H = ``ggn`` + ``functional``."""
+
+    @staticmethod
+    def _moved(setting: Setting, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
+        return setting.slopes(batch, leaves)[0]
+
+    @cached_property
+    def ggn(self) -> ModelGgn:
+        """The Gauss–Newton part."""
+        return ModelGgn(self.setting, _ggn_terms(self.setting), self._chosen)
+
+    @property
+    def functional(self) -> ModelFunctional:
+        """The functional part, H without its Gauss–Newton part; a product takes one of each."""
+        return ModelFunctional(self)
+
+
+class ModelGgn(ModelOperator):
+    """The Gauss–Newton part of a model's Hessian: what is left if the model is linearised."""
+
+    @staticmethod
+    def _moved(setting: Setting, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
+        inputs, target = batch
+        criterion, snapshot = setting.criterion, setting.snapshot
+        assert isinstance(criterion, PairCriterion)
+        there = snapshot.run(predict, inputs, leaves=leaves).detach()
+        here = snapshot.run(predict, inputs)
+        bent = criterion.hessian(here, target)(there - here.detach())
+        own = snapshot.parameters.leaves
+        if not here.requires_grad:
+            return [torch.zeros_like(leaf) for leaf in own]
+        return list(torch.autograd.grad(here, own, bent, materialize_grads=True))
+
+
+class ModelFunctional(Operator):
+    """The functional part of a model's Hessian: the model's own curvature, times the slopes."""
+
+    def __init__(self, whole: ModelHessian) -> None:
+        self._whole = whole
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(p, p), p the number of parameters."""
+        return self._whole.shape
+
+    @property
+    def _reference(self) -> Tensor:
+        return self._whole._reference
+
+    def _apply(self, columns: Tensor) -> Tensor:
+        return self._whole._apply(columns) - self._whole.ggn._apply(columns)
+
+
+def hessian(
+    model: Any,
+    data: Any,
+    loss: Any = None,
+    params: Any = None,
+    *,
+    eval_mode: bool = False,
+    memory: float | None = None,
+    mode: Mode = "auto",
+    compile: bool = False,
+) -> ModelHessian:
+    r"""Return the Hessian of a model's loss on data, as an operator on flat parameter vectors.
+
+    With batches b of total loss :math:`\ell_b` and count :math:`n_b` it is
+    :math:`\nabla^2 \sum_b \ell_b / \sum_b n_b`: the Hessian of the loss on all data, however they
+    are cut into batches. The model is not touched: its parameters, its buffers and, as far as they
+    fit into memory, the data are copied, so the operator stays what it is while training goes on.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, in float32 or float64. Dropout and batch normalisation in training mode are
+        refused, since a loss that changes from call to call has no Hessian.
+    data : (x, y), DataLoader, Dataset, dict, or iterable of batches
+        All data at once, or batches that can be gone through again. An input may be a tensor, a
+        tuple of arguments or a dictionary of them. With a closure, batches may be anything. What a
+        loader draws at random, such as an order or an augmentation, is the same on every pass.
+    loss : optional
+        One of
+
+        - a ``torch.nn`` loss, with its reduction, weights and ignored targets;
+        - ``"mse"`` or None for ½ E‖f − y‖², or another of this library's names;
+        - a function of (prediction, target) that returns a mean or a sum over samples, or numbers
+          for each of them, of which the mean is taken (as with ``reduction="none"``);
+        - a closure ``loss(model, batch)`` that returns a mean or a sum over samples, or a pair
+          (mean, weight).
+
+        A function is a closure if its first parameter is called model, module, net or network or
+        has the type of one, if batches are not pairs, or if it cannot be called on a prediction.
+        With several batches, functions and closures are called on parts of them to tell a mean
+        from a sum.
+    params : optional
+        Patterns of names, such as ``"blocks.*.attn.*"``, parts of the model, such as
+        ``model.head``, or tensors; by default all parameters that require gradients.
+    eval_mode : bool
+        Run the model in evaluation mode and restore its mode afterwards.
+    memory : float, optional
+        How many bytes of data, and how many of graphs, to keep from product to product; what does
+        not fit is read or computed again each time. By default half of what is free.
+    mode : {"auto", "vectors", "blocks"}
+        Whether several columns go through a graph one by one or at once. By default a trial tells.
+        Products of plain stacks of linear layers, and compiled ones, are always one by one.
+    compile : bool
+        Compile the products with ``torch.compile``: takes some ten seconds to minutes, and pays
+        after hundreds to thousands of products of a transformer, and never for plain stacks of
+        linear layers (see the benchmarks).
+
+    Returns
+    -------
+    ModelHessian
+        With ``@``, ``shape``, ``dense()``, ``to_scipy()``, ``check()``, ``ggn``, ``functional``,
+        ``block(params)``, ``split(vector)``, ``join(tensors)``, ``loss()`` and ``gradient()``.
+
+    Notes
+    -----
+    Under ``torch.distributed`` each process gives its own share of the data, and all get the
+    product of the whole; they must multiply by the same vectors, as the solvers of this library do.
+
+    The model's own code is run with copies of its parameters in their place, for as long as that
+    takes. Several threads may do so in turn, but none may train the model meanwhile.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    >>> H = hs.hessian(model, (torch.randn(50, 3), torch.randn(50, 1)), torch.nn.MSELoss())
+    >>> H.shape, (H @ torch.ones(41)).shape
+    ((41, 41), torch.Size([41]))
+    >>> H.check().passed
+    True
+    >>> H.block("2").shape
+    (9, 9)
+    """
+    setting = Setting(
+        model, data, loss, params, eval_mode=eval_mode, memory=memory, mode=mode, compile=compile
+    )
+    build = partial(HessianTerm, setting.snapshot, setting.criterion)
+    return ModelHessian(setting, setting.terms(build, functional=True))
+
+
+def ggn(
+    model: Any,
+    data: Any,
+    loss: Any = None,
+    params: Any = None,
+    *,
+    eval_mode: bool = False,
+    memory: float | None = None,
+    mode: Mode = "auto",
+    compile: bool = False,
+) -> ModelGgn:
+    r"""Return the Gauss–Newton matrix :math:`\sum J^\top \nabla^2\ell(f) J` of a model's loss.
+
+    It is the Hessian of the loss with the model linearised, and positive semi-definite if the loss
+    is convex in the prediction. The loss' own Hessian is in closed form for squared error,
+    cross-entropy and binary cross-entropy, and exact by automatic differentiation for others.
+
+    Parameters and result are as for ``hs.hessian``; a closure is refused, since it does not tell
+    where the model ends and the loss begins.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+    >>> data = torch.randn(50, 3), torch.randint(4, (50,))
+    >>> G = hs.ggn(model, data, torch.nn.CrossEntropyLoss())
+    >>> bool(torch.linalg.eigvalsh(G.dense()).min() > -1e-6)
+    True
+    """
+    setting = Setting(
+        model, data, loss, params, eval_mode=eval_mode, memory=memory, mode=mode, compile=compile
+    )
+    return ModelGgn(setting, _ggn_terms(setting))
+
+
+def _ggn_terms(setting: Setting) -> TermStore:
+    criterion = setting.criterion
+    if not isinstance(criterion, PairCriterion):
+        raise ValueError(
+            "loss must be a loss of (prediction, target) for the Gauss–Newton matrix; a closure "
+            "does not tell where the model ends and the loss begins."
+        )
+    return setting.terms(partial(GgnTerm, setting.snapshot, criterion), functional=False)

@@ -1,0 +1,245 @@
+"""A matrix over the parameters of a PyTorch model, as an operator: a sum of terms over batches."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, wraps
+from typing import Any, Self, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from hessence._common.messages import warn
+from hessence._common.precision import full_precision, reduced
+from hessence.models import ranks
+from hessence.models.batch_parts import tensors_in
+from hessence.models.batch_probe import BatchProbe
+from hessence.models.block_products import BlockProducts
+from hessence.models.checks import Check, CheckWarning
+from hessence.models.setting import Mode, Setting
+from hessence.models.term_store import TermStore
+from hessence.spectra.operators import Operator, require_finite
+
+WIDEST = 16
+"""How many vectors go through a graph at once at most."""
+
+WHERE = "it comes from the data or the parameters, or the model overflows"
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _recordable(method: Method) -> Method:
+    """Leave inference mode, whose results cannot be part of a graph, and half precision."""
+
+    @wraps(method)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        if not reduced() and not torch.is_inference_mode_enabled():
+            return method(*arguments, **named)
+        with torch.inference_mode(mode=False), full_precision():
+            return method(*arguments, **named)
+
+    return cast(Method, wrapped)
+
+
+class ModelOperator(Operator):
+    """A symmetric matrix over a model's parameters, made of one term for each batch.
+
+    ``H @ v`` takes a vector (p,) or columns (p, k). The flat order is that of
+    ``model.parameters()``; ``split`` cuts a vector into tensors by name. The operator belongs to
+    the parameters that the model had when it was made, whatever becomes of the model.
+    """
+
+    _checks_products = True
+
+    def __init__(
+        self, setting: Setting, terms: TermStore, chosen: Sequence[int] | None = None
+    ) -> None:
+        self.setting = setting
+        self._terms = terms
+        everything = setting.snapshot.parameters
+        self._chosen = tuple(range(len(everything.names)) if chosen is None else chosen)
+        self.parameters = everything.block(self._chosen)
+        self._products = 0
+        self._watcher: Callable[[int], None] | None = None
+        # A bound method would tie operator and graphs into a knot.
+        widest = partial(_widest, setting.memory, terms)
+        self._blocks = BlockProducts(self.parameters, self._chosen, setting.mode, widest)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(p, p), p the number of parameters."""
+        return (self.parameters.size, self.parameters.size)
+
+    @property
+    def device(self) -> torch.device:
+        """Where vectors must be."""
+        return self._reference.device
+
+    @property
+    def _reference(self) -> Tensor:
+        return self.parameters.leaves[0].detach()
+
+    @property
+    def mode(self) -> Mode:
+        """How several columns are multiplied; "auto" until a trial has told."""
+        return self._blocks.mode
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        self._blocks.mode = mode
+
+    @property
+    def kept_graphs(self) -> int:
+        """How many batches have their graph in memory."""
+        return self._terms.kept
+
+    def block(self, params: str | Sequence[str]) -> Self:
+        """Return the diagonal block of some of the parameters, by name pattern.
+
+        It shares the graphs of this operator.
+        """
+        chosen = [self._chosen[i] for i in self.parameters.indices(params)]
+        return type(self)(self.setting, self._terms, chosen)
+
+    def split(self, vector: Tensor) -> dict[str, Tensor]:
+        """Cut a vector (p,) into tensors shaped like the parameters, by name.
+
+        Columns (p, k), such as eigenvectors, give tensors with k in front of these shapes.
+        """
+        if not isinstance(vector, Tensor):
+            raise TypeError(f"vector must be a torch tensor, got {type(vector).__name__}.")
+        size = self.parameters.size
+        if vector.ndim not in (1, 2) or vector.shape[0] != size:
+            raise ValueError(
+                f"vector must have shape ({size},) or ({size}, k), got {tuple(vector.shape)}."
+            )
+        rows = vector if vector.ndim == 1 else vector.mT
+        return dict(zip(self.parameters.names, self.parameters.split(rows), strict=True))
+
+    def join(self, parts: Mapping[str, Tensor] | Iterable[Tensor]) -> Tensor:
+        """Make a vector (p,) of tensors shaped like the parameters, which ``split`` undoes.
+
+        They are given by name, or in the order of the parameters, as gradients are. Tensors with k
+        in front of these shapes give columns (p, k).
+        """
+        if isinstance(parts, Mapping):
+            if set(parts) != set(self.parameters.names):
+                wanted = ", ".join(self.parameters.names[:3])
+                raise ValueError(f"parts must have the names of the parameters, {wanted}, ….")
+            parts = [parts[name] for name in self.parameters.names]
+        tensors, wanted_shapes = list(parts), self.parameters.shapes
+        several = bool(tensors) and getattr(tensors[0], "ndim", 0) == len(wanted_shapes[0]) + 1
+        lead = tensors[0].shape[:1] if several else torch.Size()
+        if len(tensors) != len(wanted_shapes):
+            raise ValueError(f"parts must be {len(wanted_shapes)} tensors, got {len(tensors)}.")
+        for name, part, shape in zip(self.parameters.names, tensors, wanted_shapes, strict=True):
+            if not isinstance(part, Tensor):
+                kind = type(part).__name__
+                raise TypeError(f"parts must be tensors, got {kind} for {name!r}.")
+            if part.shape != lead + shape:
+                raise ValueError(
+                    f"parts must have the parameters' shapes, {tuple(shape)} for {name!r}, got "
+                    f"{tuple(part.shape)}."
+                )
+        return self.parameters.join(tensors).mT if several else self.parameters.join(tensors)
+
+    @_recordable
+    def loss(self) -> float:
+        """Return the loss on all data."""
+        total, count = 0.0, 0.0
+        for chunk in self._terms.chunks():
+            value, weight = self.setting.snapshot.run(self.setting.criterion.total, chunk)
+            total, count = total + float(value.detach()), count + weight
+        total = ranks.sum_number(total, self.device)
+        return total / self._divisor(count)
+
+    @_recordable
+    def gradient(self) -> Tensor:
+        """Return the gradient of the loss on all data, (p,)."""
+        result = torch.zeros(self.parameters.size, dtype=self.dtype, device=self.device)
+        count = 0.0
+        for chunk in self._terms.chunks():
+            slopes, weight = self.setting.slopes(chunk)
+            result += self.parameters.join([slopes[i] for i in self._chosen])
+            count += weight
+        ranks.sum_tensor(result)
+        return result / self._divisor(count)
+
+    @_recordable
+    def check(self, *, rng: int = 0) -> Check:
+        """Test that the loss is the same twice, and that products are symmetric and right.
+
+        Right is what finite differences of the gradient say, up to their own error. They are taken
+        in double precision, if the model can be run in it. On the first batch only.
+        """
+        term, batch = self._terms.first()
+        return BatchProbe(self.setting, self._chosen, term, batch, self._moved).check(rng)
+
+    def require_sound(self) -> None:
+        """Refuse a loss that is random or not finite, and warn of products that look wrong."""
+        checked = self.check()
+        self.setting.take_for_steady()
+        refused = not checked.deterministic or not checked.finite
+        message = f"products are suspect: {checked.message}"
+        if refused:
+            tensors = tensors_in(self.setting.batches.first)
+            holds_nan = any(bool((t != t).any()) for t in tensors)
+            message = "data holds NaN." if holds_nan else f"model: {checked.message}"
+        # Where one rank stopped alone, the others would wait for it.
+        found = [(refused, checked.passed, message)]
+        everywhere = ranks.gather(found[0]) if ranks.parallel() else found
+        for refused, _, message in everywhere:
+            if refused:
+                raise ValueError(message)
+        for _, passed, message in everywhere:
+            if not passed:
+                warn(message, CheckWarning)
+                return
+
+    def watch(self, callback: Callable[[int], None] | None) -> None:
+        """Call back with the number of products of this operator so far, whenever some are made."""
+        self._watcher = callback
+
+    def release(self) -> None:
+        """Let go of all kept graphs; they are built again when needed."""
+        self._terms.release()
+
+    @staticmethod
+    @abstractmethod
+    def _moved(setting: Setting, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
+        """Return what changes by a product, to first order, when the parameters move."""
+
+    @_recordable
+    def _apply(self, columns: Tensor) -> Tensor:
+        self.setting.require_steady()
+        rows = columns.detach().mT.contiguous()
+        result: Tensor | None = None
+        for term in self._terms:
+            images = self._blocks.multiply(term, rows)
+            del term  # before the next one is built
+            result = images if result is None else result.add_(images)
+        assert result is not None
+        ranks.sum_tensor(result)
+        assert self._terms.count is not None
+        result /= self._divisor(self._terms.count)
+        require_finite(result, WHERE)
+        self._products += len(rows)
+        if self._watcher is not None:
+            self._watcher(self._products)
+        return result.mT
+
+    def _divisor(self, count: float) -> float:
+        """Return what totals are divided by, from the count of the batches of this rank."""
+        if not self.setting.criterion.averaged:
+            return 1.0
+        if self.setting.count is None:
+            self.setting.count = ranks.sum_number(count, self.device)
+        if self.setting.count == 0:
+            raise ValueError("data has no targets that count: all of them are ignored.")
+        return self.setting.count
+
+
+def _widest(memory: float, terms: TermStore) -> int:
+    """Return how many vectors there is room for in one graph."""
+    return int(max(2, min(WIDEST, memory / 4 / max(terms.chunk_bytes, 1.0))))

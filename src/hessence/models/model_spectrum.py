@@ -1,0 +1,145 @@
+"""``hs.spectrum``: the Hessian spectrum of any PyTorch model, exact where a theorem allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+from hessence._common.precision import full_precision
+from hessence.krylov.arguments import generator, require_int, require_tolerance
+from hessence.krylov.selection import require_which
+from hessence.models.estimated_spectrum import estimate
+from hessence.models.exact_spectrum import exact_spectrum
+from hessence.models.model_matrices import hessian
+from hessence.spectra.estimate import Estimate
+from hessence.spectra.spectrum import Spectrum
+
+Method = Literal["exact", "estimate"]
+
+
+def spectrum(
+    model: Any,
+    data: Any,
+    loss: Any = None,
+    k: int | None = 10,
+    *,
+    params: Any = None,
+    method: Method | None = None,
+    which: str = "LA",
+    tol: float = 1e-6,
+    rng: int = 0,
+    eval_mode: bool = False,
+    memory: float | None = None,
+    probes: int = 16,
+    steps: int = 64,
+    watch: Callable[[int], None] | None = None,
+) -> Spectrum | Estimate:
+    """Return the Hessian spectrum of a model's loss: exact if there is a theorem, else estimated.
+
+    A model that is one of the solvable networks, or has two adjacent linear layers that a narrow
+    twin can shrink, gets a ``Spectrum`` with all eigenvalues, after its products have been compared
+    with automatic differentiation. Any other gets an ``Estimate``: k eigenvalues with proved error
+    bounds, the trace with a standard error, a density with a band. The model is not touched.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, at the point of training it is at.
+    data : (x, y), DataLoader, or iterable of batches
+        See ``hs.hessian``.
+    loss : torch.nn loss, function, str or closure
+        See ``hs.hessian``; by default ½ E‖f − y‖².
+    k : int or None
+        How many eigenvalues an estimate has, or all if there are fewer. None for all of them, of
+        at most 16384 parameters.
+    params : optional
+        Which parameters, see ``hs.hessian``. A choice has no exact spectrum.
+    method : {"exact", "estimate"}, optional
+        Insist on one of the two.
+    which, tol, rng : optional
+        See ``hs.eigenpairs``.
+    eval_mode, memory : optional
+        See ``hs.hessian``.
+    probes, steps : int
+        Of the density of an estimate, see ``hs.density``.
+    watch : callable, optional
+        Called with the number of products so far, as they are made.
+
+    Returns
+    -------
+    Spectrum or Estimate
+        ``exact`` tells which, ``method`` how it was found, ``reason`` by which theorem, or why
+        there is none.
+
+    Raises
+    ------
+    ValueError
+        If the model draws random numbers; if ``method="exact"`` and there is no theorem.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If not every eigenvalue is as accurate as asked for; they are returned nevertheless.
+    CheckWarning
+        If products are not symmetric or disagree with finite differences.
+
+    Notes
+    -----
+    Up to 512 parameters the whole matrix is computed and solved; the estimate's errors are then
+    rounding. Beyond, Lanczos finds the k eigenvalues, and 50 products go into the trace. The
+    density is computed when ``estimate.density`` is first looked at.
+
+    Labels of an exact spectrum: "outlier" and "bulk" as in the papers, with the cell, input or
+    singular value after a slash; "twin" for eigenvalues of the narrow twin, with bulks
+    "bulk/pair/i" of its pairs of layers; "range" for those on the range of a deep linear network's
+    Hessian, and "flat" for its kernel.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> x, y = torch.randn(100, 1).double(), torch.randn(100, 1).double()
+    >>> wide = torch.nn.Linear(1, 3000, bias=False), torch.nn.Linear(3000, 1, bias=False)
+    >>> relu = torch.nn.Sequential(wide[0], torch.nn.ReLU(), wide[1]).double()
+    >>> s = hs.spectrum(relu, (x, y), torch.nn.MSELoss())
+    >>> len(s), s.exact, s.method
+    (6000, True, 'closed form')
+
+    >>> deep = torch.nn.Sequential(torch.nn.Linear(1, 40), torch.nn.Tanh(), torch.nn.Linear(40, 1))
+    >>> s = hs.spectrum(deep.double(), (x, y), torch.nn.MSELoss(), k=2)
+    >>> len(s), s.exact, bool(s.errors.max() < 1e-10)
+    (2, False, True)
+    """
+    if method is not None and method not in get_args(Method):
+        raise ValueError(f'method must be "exact", "estimate" or None, got {method!r}.')
+    # Whichever way is taken, and before any work.
+    if k is not None:
+        require_int("k", k, 1, None)
+    require_int("probes", probes, 1, None)
+    require_int("steps", steps, 1, None)
+    require_which(which)
+    require_tolerance(tol)
+    generator(rng)
+    H = hessian(model, data, loss, params, eval_mode=eval_mode, memory=memory)
+    if watch is not None:
+        H.watch(watch)
+    reason = "an estimate was asked for."
+    if method != "estimate":
+        with full_precision():
+            found = exact_spectrum(H, model, params)
+        if isinstance(found, Spectrum):
+            return found
+        reason = found
+    if method == "exact":
+        raise ValueError(f"model has no exact spectrum here: {reason}")
+    return estimate(
+        H,
+        k,
+        which=which,
+        tol=tol,
+        rng=rng,
+        probes=probes,
+        steps=steps,
+        memory=memory,
+        reason=reason,
+    )

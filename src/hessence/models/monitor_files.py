@@ -1,0 +1,116 @@
+"""The files of a monitor: its history, and beside it the vectors that the next search starts from.
+
+In a data-parallel run only the first process reads and writes them, and tells the others.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch.distributed as dist
+
+from hessence._common.arrays import Numbers
+from hessence._common.files import write_atomically
+from hessence._common.messages import warn
+from hessence.models import ranks
+from hessence.models.history import History
+
+Result = TypeVar("Result")
+
+States = Mapping[str, Mapping[str, Numbers]]
+"""The arrays of each tracker, by its name and theirs."""
+
+
+class MonitorFiles:
+    """A JSON file with the history and a file ``.npz`` of the same name with vectors."""
+
+    def __init__(self, path: Any) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"path must be a str or a path, got {type(path).__name__}.")
+        self._path = Path(path)
+        self._vectors = self._path.with_suffix(".npz") if self._path.name else self._path
+        if self._path == self._vectors:
+            raise ValueError(f"path must name a JSON file, got {str(path)!r}.")
+        if not self._path.parent.is_dir() or self._path.is_dir():
+            raise ValueError(f"path must name a file in a folder that exists, got {str(path)!r}.")
+
+    def load(self, empty: History) -> tuple[History, States]:
+        """Return what is in the files, or the empty history if there are none.
+
+        A history of another number of parameters or eigenvalues than the empty one is refused.
+        """
+        return _from_first_rank(lambda: self._load(empty))
+
+    def save(self, history: History, states: States) -> None:
+        """Write both files, each of them whole or not at all."""
+        _from_first_rank(lambda: self._save(history, states))
+
+    def set_aside(self) -> None:
+        """Keep the history of an earlier run beside the new one, as ``.bak``, ``.bak1``, and on."""
+        _from_first_rank(self._set_aside)
+
+    def _set_aside(self) -> None:
+        names = itertools.chain([".bak"], (f".bak{i}" for i in itertools.count(1)))
+        free = (name for name in names if not Path(f"{self._path}{name}").exists())
+        beside = f"{self._path.name}{next(free)}"
+        os.replace(self._path, self._path.with_name(beside))
+        warn(f"path: {self._path.name} had the history of an earlier run, now kept in {beside}.")
+
+    def _load(self, empty: History) -> tuple[History, States]:
+        if not self._path.exists():
+            return empty, {}
+        found = History.load(self._path)
+        if (found.parameters, found.k) != (empty.parameters, empty.k):
+            raise ValueError(
+                f"path: {self._path} has the history of {found.k} eigenvalues of a model with "
+                f"{found.parameters} parameters, not of {empty.k} with {empty.parameters}."
+            )
+        return found, self._states()
+
+    def _states(self) -> States:
+        """Read the vectors; without them a search starts afresh, so that nothing need be said."""
+        states: dict[str, dict[str, Numbers]] = {}
+        try:
+            with self._vectors.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+                for key in stored.files:
+                    name, _, part = key.partition(" ")
+                    states.setdefault(name, {})[part] = stored[key]
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            return {}
+        return states
+
+    def _save(self, history: History, states: States) -> None:
+        history.save(self._path)
+        stream = io.BytesIO()
+        arrays: dict[str, Any] = {
+            f"{name} {part}": array
+            for name, state in states.items()
+            for part, array in state.items()
+        }
+        np.savez(stream, **arrays)
+        write_atomically(self._vectors, stream.getvalue())
+
+
+def _from_first_rank(work: Callable[[], Result]) -> Result:
+    """Do work in the first process only, and give all of them its result or its error."""
+    if not ranks.parallel():
+        return work()
+    box: list[Any] = [None]
+    if dist.get_rank() == 0:
+        try:
+            box = [(work(), None)]
+        except Exception as error:
+            box = [(None, error)]
+    dist.broadcast_object_list(box, src=0)
+    result, failure = box[0]
+    if failure is not None:
+        raise failure
+    shared: Result = result
+    return shared

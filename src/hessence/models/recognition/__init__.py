@@ -1,0 +1,1 @@
+"""Models that are solvable networks, or have one inside."""

@@ -1,0 +1,131 @@
+r"""The Hessian of Linear layers with biases anywhere, one after the other.
+
+A layer :math:`h \mapsto W h + b` is the matrix :math:`\hat W = [[W, b], [0, 1]]` on (h, 1), so a
+chain of them is a product of matrices of which only the blocks W and b are parameters: its Hessian
+is part of the Hessian of the product. With :math:`\hat P` the product of the matrices before a
+layer and S that of the weights after it, a change dV = [dW, db] matters only through
+:math:`dV \hat P` or S dV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from hessence.networks.linear.ggn_blocks import LARGEST_BLOCK
+from hessence.networks.linear.linear_hessian import LinearHessian
+from hessence.networks.linear.range_reduction import RangeReduction, range_size
+from hessence.spectra.operators import Operator
+from hessence.spectra.spectrum import Spectrum
+
+CHUNK = 256
+"""How many columns of the Hessian are read at a time."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AffineChain(Operator):
+    """The Hessian in the matrices V = [W, b], or W where there is no bias, each row by row.
+
+    Attributes
+    ----------
+    product : LinearHessian
+        The Hessian in the whole matrices Ŵ; of the last only [W, b].
+    biased : tuple of bool
+        Which of the layers have a bias.
+    """
+
+    product: LinearHessian
+    biased: tuple[bool, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the matrix."""
+        return len(self._places), len(self._places)
+
+    @property
+    def slope(self) -> Tensor:
+        """The gradient of the loss in the product."""
+        return self.product.slope
+
+    @property
+    def _reference(self) -> Tensor:
+        return self.product.slope
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """The shape of each V."""
+        *hidden, last = self.product.weights
+        heights = [*(int(w.shape[0]) - 1 for w in hidden), int(last.shape[0])]
+        widths = [
+            int(w.shape[1]) - (not biased)
+            for w, biased in zip(self.product.weights, self.biased, strict=True)
+        ]
+        return list(zip(heights, widths, strict=True))
+
+    @property
+    def around(self) -> tuple[list[Tensor], list[Tensor]]:
+        """What of the products before and after each layer its V meets."""
+        before, after = self.product.before[:-1], self.product.after[1:]
+        return (
+            [p[:width] for p, (_, width) in zip(before, self.sizes, strict=True)],
+            [s[:, :rows] for s, (rows, _) in zip(after, self.sizes, strict=True)],
+        )
+
+    def spectrum(self) -> Spectrum:
+        """Return all eigenvalues and eigenvectors."""
+        before, after = self.around
+        require_small(range_size(before, after), self.shape[0])
+        return Spectrum(RangeReduction(self, before, after).blocks(), "range reduction")
+
+    def trace(self) -> Tensor:
+        """Return the sum of the diagonal, read column by column."""
+        return sum(columns[start:].diagonal().sum() for start, columns in self._columns())
+
+    def squared_norm(self) -> Tensor:
+        """Return the sum of all squared entries, read column by column."""
+        return sum((columns * columns).sum() for _, columns in self._columns())
+
+    def split(self, columns: Tensor) -> list[Tensor]:
+        """Cut parameter vectors (p, n) into matrices (n, d_ℓ, d_{ℓ−1})."""
+        pieces = columns.split([rows * width for rows, width in self.sizes])
+        return [piece.T.reshape(-1, *size) for piece, size in zip(pieces, self.sizes, strict=True)]
+
+    def join(self, pieces: list[Tensor]) -> Tensor:
+        """Stack matrices (n, d_ℓ, d_{ℓ−1}) to parameter vectors (p, n)."""
+        return torch.cat([piece.flatten(1).T for piece in pieces])
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """Where the parameters are among all entries of the matrices Ŵ."""
+        places, start = [], 0
+        for weight, (rows, width) in zip(self.product.weights, self.sizes, strict=True):
+            own = torch.arange(start, start + weight.numel(), device=weight.device)
+            places.append(own.reshape(weight.shape)[:rows, :width].reshape(-1))
+            start += weight.numel()
+        return torch.cat(places)
+
+    def _apply(self, columns: Tensor) -> Tensor:
+        raised = columns.new_zeros(self.product.shape[-1], columns.shape[1])
+        raised[self._places] = columns
+        return self.product._apply(raised)[self._places]
+
+    def _columns(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield some columns of the matrix at a time, and the index of the first."""
+        p = self.shape[0]
+        for start in range(0, p, CHUNK):
+            unit = self.slope.new_zeros(p, min(CHUNK, p - start))
+            unit[start:].fill_diagonal_(1)
+            yield start, self._apply(unit)
+
+
+def require_small(size: int, parameters: int) -> None:
+    """Refuse an eigenproblem that is too large, before any work goes into it."""
+    if size > LARGEST_BLOCK:
+        raise ValueError(
+            f"{size} of the {parameters} dimensions of the parameters matter, more than the "
+            f"{LARGEST_BLOCK} that a dense solver is given."
+        )

@@ -1,0 +1,304 @@
+"""A model, data and a loss, checked: what operators are made of."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from hessence._common.arrays import dtype_name
+from hessence._common.memory import budget
+from hessence._common.messages import warn
+from hessence.models import ranks
+from hessence.models.batch_parts import is_pair, rebuilt
+from hessence.models.batches import Batches, is_sample_pair, merged
+from hessence.models.checks import RANDOM, CheckWarning, same
+from hessence.models.criteria import PointwiseCriterion, as_criterion
+from hessence.models.criterion import Criterion, PairCriterion, predict
+from hessence.models.feed_forward import FeedForwardTerm, Stack
+from hessence.models.graph_size import graph_bytes
+from hessence.models.interrupts import HeldBack
+from hessence.models.own_criteria import ClosureCriterion, FunctionCriterion
+from hessence.models.randomness import seeded
+from hessence.models.snapshots import Snapshot
+from hessence.models.term_store import TermStore
+from hessence.models.terms import Term
+from hessence.models.workspaces import CommonWorkspace
+
+Mode = Literal["auto", "vectors", "blocks"]
+
+TRIED = 64
+"""How many samples it is tried on whether a loss is steady and samples do not depend on others."""
+
+DRAWS = 40
+"""How often a loss that draws random numbers is evaluated to see whether it depends on them."""
+
+
+class Setting:
+    """A snapshot of a model, its data in batches, its loss, and how to multiply."""
+
+    def __init__(
+        self,
+        model: Any,
+        data: Any,
+        loss: Any,
+        params: Any,
+        *,
+        eval_mode: bool,
+        memory: float | None,
+        mode: Mode,
+        compile: bool,
+    ) -> None:
+        if mode not in get_args(Mode):
+            raise ValueError(f'mode must be "auto", "vectors" or "blocks", got {mode!r}.')
+        # What is made in inference mode cannot be part of a graph.
+        with torch.inference_mode(mode=False):
+            self.snapshot = Snapshot(model, params, eval_mode=eval_mode)
+            leaves = self.snapshot.parameters.leaves
+            self.memory = budget(memory, leaves[0])
+            self.batches = Batches(data, self.snapshot.device, self.memory, leaves)
+            # A criterion is one that another operator has found out about.
+            known = isinstance(loss, Criterion)
+            self.criterion = loss if known else self._settle(as_criterion(loss, self.batches.first))
+            self._steady = known
+        self.mode: Mode = mode
+        self.compile = compile
+        self.count: float | None = None
+
+    def _settle(self, criterion: Criterion) -> Criterion:
+        if isinstance(criterion, PairCriterion) and not is_pair(self.batches.first):
+            raise ValueError(
+                "data must have batches that are pairs (input, target) for this loss; for others "
+                "give a closure loss(model, batch)."
+            )
+        several = self.batches.kept is None or len(self.batches.kept) > 1 or ranks.parallel()
+        if isinstance(criterion, ClosureCriterion) and several:
+            # The loss may be zero here, where a mean and a sum are the same.
+            there = partial(self.snapshot.run, leaves=self.snapshot.parameters.elsewhere())
+            precision = self.snapshot.parameters.leaves[0].dtype
+            return criterion.settled((there, self.snapshot.run), lambda: self.batches, precision)
+        if isinstance(criterion, PointwiseCriterion):
+            self._require_samples()
+        if not isinstance(criterion, FunctionCriterion):
+            return criterion
+        inputs, target = self.batches.first
+        with torch.no_grad():
+            try:
+                prediction = self._predicted(inputs)
+                criterion.sum(prediction, target)
+            except Exception as error:  # perhaps since it is a function of something else
+                return self._closure(criterion, error)
+        return criterion.settled(self._predictions()) if several else criterion
+
+    def _closure(self, criterion: FunctionCriterion, error: Exception) -> Criterion:
+        """Take a function that cannot be called on predictions for one of (model, batch)."""
+        closure = ClosureCriterion(criterion.function)
+        try:
+            self.snapshot.run(closure.total, self.batches.first)
+        except Exception:
+            raise error from None
+        return self._settle(closure)
+
+    def _predictions(self) -> Iterator[tuple[Any, Any]]:
+        """Go through the predictions and targets of all batches."""
+        for inputs, target in self.batches:
+            with torch.no_grad():
+                yield rebuilt(_detached, self.snapshot.run(predict, inputs)), target
+
+    def _predicted(self, inputs: Any) -> Any:
+        """Run the model; where PyTorch cannot, that is told of the data."""
+        try:
+            return self.snapshot.run(predict, inputs)
+        except (torch.OutOfMemoryError, NotImplementedError):  # not for what the data are
+            raise
+        except (RuntimeError, TypeError) as error:
+            told, several = type(inputs).__name__, isinstance(inputs, (tuple, list))
+            if isinstance(error, TypeError) and not several:
+                raise
+            if several:
+                told = f"{len(inputs)} tensors (several batches go into a list)"
+            if isinstance(inputs, Tensor):
+                shape = ", ".join(["n", *map(str, inputs.shape[1:])])
+                told = f"shape ({shape}) and {dtype_name(inputs)}"
+            raise ValueError(
+                f"data: the model cannot be run on inputs of {told}: {error}"
+            ) from error
+
+    def _require_samples(self) -> None:
+        """Refuse a sample on its own, whose outputs would pass for samples."""
+        inputs, _ = self.batches.first
+        if not isinstance(inputs, Tensor) or inputs.ndim != 1:
+            return
+        prediction = self._predicted(inputs)
+        if not isinstance(prediction, Tensor) or prediction.ndim != 1 or len(prediction) == 1:
+            return
+        if self._stack is not None or prediction.shape != inputs.shape:
+            raise ValueError(
+                f"data: an input of shape ({len(inputs)},) is a sample without a batch: give "
+                "x[None] and y[None], or stack the samples."
+            )
+
+    def doubled(self) -> Setting:
+        """Return the same in double precision, for a check."""
+        twin = copy.copy(self)
+        twin.snapshot = self.snapshot.doubled()
+        twin.criterion = self.criterion.doubled()
+        return twin
+
+    def slopes(
+        self, chunk: Any, leaves: tuple[Tensor, ...] | None = None
+    ) -> tuple[Sequence[Tensor], float]:
+        """Return the gradient of the total over a chunk, here or elsewhere, and its count."""
+        total, count = self.snapshot.run(self.criterion.total, chunk, leaves=leaves)
+        leaves = self.snapshot.parameters.leaves if leaves is None else leaves
+        if not total.requires_grad:
+            return [torch.zeros_like(leaf) for leaf in leaves], count
+        return torch.autograd.grad(total, leaves, materialize_grads=True), count
+
+    def take_for_steady(self) -> None:
+        """Spare the test: a check has made it."""
+        self._steady = True
+
+    def require_steady(self) -> None:
+        """Refuse a loss that is random, once: evaluations on a few samples tell.
+
+        And warn of parameters that a model has a second time.
+        """
+        own = isinstance(self.criterion, (FunctionCriterion, ClosureCriterion))
+        if self._steady or (self._stack is not None and not own):
+            return
+        steady = self.is_steady(self._some(TRIED))
+        # Where one rank stopped alone, the others would wait for it.
+        if not all(ranks.gather(steady) if ranks.parallel() else [steady]):
+            raise ValueError(f"model: {RANDOM}")
+        self._steady = True
+        elsewhere = self.held_elsewhere(self.snapshot.run(self.criterion.total, self._some(1))[0])
+        if elsewhere is not None:
+            warn(f"products are suspect: {elsewhere}", CheckWarning)
+
+    def _some(self, samples: int) -> Any:
+        """Return so many samples of the first batch, or all of it if they belong together."""
+        batch = self.batches.first
+        return tuple(part[:samples] for part in batch) if self.separable else batch
+
+    def held_elsewhere(self, total: Tensor) -> str | None:
+        """Tell of parameters that a total depends on where products do not see them."""
+        names = ", ".join(self.snapshot.held_elsewhere(total)[:3])
+        told = "the model has some parameters a second time, where products do not see them"
+        return f"{told}: {names}." if names else None
+
+    def is_steady(self, batch: Any) -> bool:
+        """Whether the loss on a batch is the same whenever it is evaluated.
+
+        Twice, and many times from other states of the generators if it draws random numbers: a
+        layer that is skipped once in ten times is mostly there.
+        """
+        dtype, device = self.snapshot.parameters.leaves[0].dtype, self.snapshot.device
+
+        def loss() -> float:
+            return float(self.snapshot.run(self.criterion.total, batch)[0])
+
+        with torch.no_grad():
+            first = loss()
+            if not same(first, loss(), dtype):
+                return False
+            for seed in range(DRAWS if self.snapshot.draws else 0):
+                with seeded(seed, device):
+                    if not same(first, loss(), dtype):
+                        return False
+        return True
+
+    @cached_property
+    def separable(self) -> bool:
+        """Whether samples are on their own in model and loss: batches may be cut and merged.
+
+        Whether they are in the model is tried out: they are not if a mean is taken over the batch,
+        or if the first dimension is time, as it is by default for PyTorch's recurrent layers.
+        """
+        batch = self.batches.first
+        if not isinstance(self.criterion, PairCriterion) or not is_sample_pair(batch):
+            return False
+        inputs = batch[0][:TRIED]
+        whole = self._predicted(inputs)
+        if not self.criterion.separable:
+            return False
+        # A target that does not fit is told of before anything is computed.
+        self.criterion.sum(whole, batch[1][:TRIED])
+        if self._stack is not None and not self._stack.before and inputs.ndim > 1:
+            return True
+        if len(inputs) < 2:
+            inputs, _ = next(iter(merged(self.batches, 2)))
+        # A coupling of samples may start out as zero, and yet have derivatives.
+        parameters = self.snapshot.parameters
+        return all(self._apart(inputs, p) for p in (parameters.leaves, parameters.elsewhere()))
+
+    def _apart(self, inputs: Tensor, leaves: tuple[Tensor, ...]) -> bool:
+        """Whether the model predicts the same for two halves of the inputs as for both at once."""
+        try:
+            whole, *parts = (
+                self.snapshot.run(predict, x, leaves=leaves)
+                for x in (inputs, *inputs.tensor_split(2))
+            )
+        except Exception:  # a model that knows the number of samples
+            return False
+        if not all(isinstance(part, Tensor) and part.ndim for part in [whole, *parts]):
+            return False
+        joined = torch.cat(parts)
+        if joined.shape != whole.shape:
+            return False
+        tolerance = 1e3 * torch.finfo(whole.dtype).eps * whole.detach().abs().max()
+        return bool((joined - whole).detach().abs().max() <= tolerance)
+
+    def terms(self, build: Callable[[Any], Term], *, functional: bool) -> TermStore:
+        """Return a store of terms for all batches.
+
+        Parameters
+        ----------
+        build : callable
+            Makes the term of a batch by automatic differentiation.
+        functional : bool
+            Whether that is the whole Hessian, or its Gauss–Newton part.
+        """
+        stack, criterion, sizes = self._stack, self.criterion, partial(graph_bytes, build)
+        written_out = False
+        if self.compile:
+            from hessence.models.compiled import compiled
+
+            build = compiled(build)
+        elif isinstance(criterion, PairCriterion) and stack is not None and self._covered(stack):
+            written_out, sizes = True, partial(stack.sizes, self.snapshot)
+            build = partial(
+                FeedForwardTerm,
+                stack,
+                self.snapshot,
+                criterion,
+                functional=functional,
+                common=CommonWorkspace(),
+            )
+        return TermStore(
+            build,
+            self.batches,
+            separable=self.separable,
+            memory=self.memory,
+            sizes=sizes,
+            cached=written_out,
+        )
+
+    @cached_property
+    def _stack(self) -> Stack | None:
+        """The layers of the model, if that is plain."""
+        with HeldBack(), self.snapshot.mode():
+            return Stack.read(self.snapshot.model)
+
+    def _covered(self, stack: Stack) -> bool:
+        """Whether products of a plain stack are all there is to multiply by."""
+        names = set(self.snapshot.parameters.names)
+        return is_sample_pair(self.batches.first) and names <= stack.names
+
+
+def _detached(part: Any) -> Any:
+    return part.detach() if isinstance(part, Tensor) else part

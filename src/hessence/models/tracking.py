@@ -1,0 +1,223 @@
+"""The largest eigenvalues of an operator that moves, with as few products as the motion allows.
+
+A tracker keeps three things from one measurement to the next: the leading eigenvectors, how they
+moved last time, and a recollection of the operator around them. The next search starts where the
+eigenvectors would be if they went on like that, and is guided by the recollection.
+
+How far they go on is fitted, for each eigenvector, to the last two motions: smooth training gives
+a factor near 1, the noise of small batches 0, the oscillation at the edge of stability −1.
+
+A start without any part in an eigenvector never finds it. So where another eigenvalue overtakes
+those that are followed, only a search with a random vector is sure to notice; see ``measure``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessence._common.arrays import Numbers, to_numpy
+from hessence.krylov.davidson import Outcome, Space, orthonormal, search
+from hessence.krylov.extremal import SMALL, eigenpairs
+from hessence.krylov.findings import attainable
+from hessence.krylov.recollection import Recollection
+from hessence.krylov.results import Eigenpairs
+
+LOOSEST = 1e-3
+"""The tolerance of a search from nothing; with a looser one it might settle for the second."""
+
+SURE = 0.9
+"""The confidence of one check. Checks are independent, so that two of them have 0.99."""
+
+COLLAPSE = 0.5
+"""A largest eigenvalue below this share of the last one may not be the largest."""
+
+CLOSE = 0.97
+"""A further eigenvalue, if recollected above this share of the last one wanted, is followed too."""
+
+JUMP = 0.5
+"""A unit vector that has moved by more is another one, and no guide to where it goes next."""
+
+STATE = ("vectors", "moves", "pace", "rows", "inside", "largest")
+
+
+@dataclass(frozen=True)
+class Top:
+    """The k largest eigenvalues, descending, with error bounds, and what they took."""
+
+    values: Numbers
+    errors: Numbers
+    products: int
+    converged: bool
+    checked: bool
+
+
+class Tracker:
+    """Follows the k largest eigenvalues.
+
+    Parameters
+    ----------
+    k : int
+        How many.
+    tol : float
+        Residuals are at most tol · ‖H‖.
+    remember : int
+        How many further vectors the recollection holds.
+    """
+
+    def __init__(self, k: int, tol: float, remember: int) -> None:
+        self._k, self._tol, self._remember = k, tol, remember
+        self._room = max(2 * k + 20, 40)
+        self._vectors: Tensor | None = None
+        self._moves: Tensor
+        self._pace: Numbers
+        self._past: Recollection
+        self._largest = 0.0
+
+    @property
+    def eigenvectors(self) -> Tensor | None:
+        """The vectors that are followed (p, k), None before the first measurement."""
+        return None if self._vectors is None else self._vectors.mT.clone()
+
+    def measure(self, H: Any, rng: np.random.Generator, *, check: bool) -> Top:
+        """Find the eigenvalues of the operator as it is now.
+
+        Parameters
+        ----------
+        H : ModelOperator
+            The operator.
+        rng : numpy.random.Generator
+            Where random vectors come from.
+        check : bool
+            Whether to search, from a random vector in the complement, for an eigenvalue that
+            was overlooked; one is missed with a probability of 0.1.
+        """
+        top = self._measured(H, rng, check=check)
+        self._largest = float(top.values[0])
+        return top
+
+    def _measured(self, H: Any, rng: np.random.Generator, *, check: bool) -> Top:
+        if self._vectors is None or H.shape[0] <= max(SMALL, self._room):
+            return self._afresh(H, rng)
+        tol = max(self._tol, attainable(self._vectors))
+        space = Space(H, self._vectors, H.shape[0])
+        found = search(space, self._start(check), self._past, self._k, tol, self._room)
+        if self._is_lost(found):
+            top = self._afresh(H, rng)
+            return replace(top, products=top.products + len(space))
+        self._past = self._past.updated(space.rows, space.images, space.inside, self._kept)
+        pairs = None
+        if check or not found.resolved.all():
+            pairs = eigenpairs(
+                H, self._k, "LA", tol, found.rows.mT, rng, confidence=SURE if check else 0.0
+            )
+            found_more = to_numpy(pairs.eigenvalues) > found.values + tol * space.norm
+        if pairs is None or (found.resolved.all() and not found_more.any()):
+            self._follow(self._improved(found, space.norm))
+            products = len(space) + (pairs.products if pairs else 0)
+            return Top(found.values, found.errors, products, True, check)
+        self._recollect(pairs)
+        return _top(pairs, len(space) + pairs.products, check)
+
+    def state(self) -> dict[str, Numbers]:
+        """Return all that is kept, as arrays; nothing before the first measurement."""
+        if self._vectors is None:
+            return {}
+        kept = (self._vectors, self._moves, self._pace, self._past.rows, self._past.inside)
+        arrays = [*map(to_numpy, kept), np.asarray([self._largest])]
+        return dict(zip(STATE, arrays, strict=True))
+
+    def restore(self, state: Mapping[str, Numbers], reference: Tensor, size: int) -> None:
+        """Go on from a state; one that does not fit the operator is passed over."""
+        if not state.keys() >= set(STATE):
+            return
+        arrays = [np.asarray(state[name]) for name in STATE]
+        vectors, moves, pace, rows, inside, largest = arrays
+        m, shape = len(np.atleast_1d(inside)), (self._k, size)
+        shapes = [shape, shape, (self._k,), (m, size), (m, m), (1,)]
+        if [a.shape for a in arrays] != shapes or not all(np.isfinite(a).all() for a in arrays):
+            return
+        if not np.allclose(np.linalg.norm(vectors.astype(float), axis=1), 1, atol=1e-3):
+            return
+        self._vectors, self._moves, known = (
+            torch.as_tensor(a, dtype=reference.dtype, device=reference.device)
+            for a in (vectors, moves, rows)
+        )
+        self._pace, self._past = pace.astype(float), Recollection(known, inside.astype(float))
+        self._largest = float(largest[0])
+
+    @property
+    def _kept(self) -> int:
+        return self._k + self._remember
+
+    def _afresh(self, H: Any, rng: np.random.Generator) -> Top:
+        pairs = eigenpairs(H, self._k, "LA", min(self._tol, LOOSEST), rng=rng)
+        self._past = Recollection.nothing(H._reference, H.shape[0])
+        self._vectors = None
+        self._recollect(pairs)
+        return _top(pairs, pairs.products, True)
+
+    def _is_lost(self, found: Outcome) -> bool:
+        """Whether the largest eigenvalue is a fraction of what it was.
+
+        Training that blows up may leave the vectors that were followed in what has become the
+        kernel of the operator, where residuals are small and tell nothing.
+        """
+        return bool(self._largest > 0 and found.values[0] < COLLAPSE * self._largest)
+
+    def _start(self, check: bool) -> Tensor:
+        assert self._vectors is not None
+        pace = torch.as_tensor(self._pace, dtype=self._vectors.dtype, device=self._vectors.device)
+        start = self._vectors + pace[:, None] * self._moves
+        values = np.diag(self._past.inside)
+        # What is next in line is looked at now and then, and always if it may be about to overtake.
+        if len(values) > self._k and (
+            check or values[self._k] > CLOSE * max(values[self._k - 1], 0.0)
+        ):
+            start = torch.cat([start, self._past.rows[self._k : self._k + 1]])
+        return start
+
+    def _improved(self, found: Outcome, norm: float) -> Tensor:
+        """Return the vectors with one more correction, which no product has tested."""
+        rest = self._past.beside(found.rows)
+        pairs = zip(found.values, found.residuals, strict=True)
+        steps = [rest.correction(float(value), residual, norm) for value, residual in pairs]
+        return orthonormal(found.rows + torch.stack(steps))
+
+    def _recollect(self, pairs: Eigenpairs) -> None:
+        """Take in eigenpairs whose images are not at hand, but follow from being eigenpairs."""
+        rows, values = pairs.vectors.mT.contiguous(), to_numpy(pairs.eigenvalues).astype(float)
+        images = pairs.eigenvalues[:, None] * rows
+        self._past = self._past.updated(rows, images, np.diag(values), self._kept)
+        self._follow(rows)
+
+    def _follow(self, vectors: Tensor) -> None:
+        """Note where the eigenvectors are now, how they came there, and if they kept their pace.
+
+        The old ones are turned to be as near to the new ones as they can be, since eigenvectors
+        may change sign, and those of close eigenvalues turn among themselves.
+        """
+        if self._vectors is None:
+            self._moves, self._pace = torch.zeros_like(vectors), np.zeros(self._k)
+        else:
+            left, _, right = torch.linalg.svd(vectors @ self._vectors.mT)
+            turn = left @ right
+            moves, before = vectors - turn @ self._vectors, turn @ self._moves
+            squares, meeting, length = (
+                to_numpy((a * b).sum(dim=1)).astype(float)
+                for a, b in ((before, before), (moves, before), (moves, moves))
+            )
+            pace = np.clip(meeting / np.where(squares > 0, squares, 1.0), -1.0, 1.0)
+            # Another eigenvector has taken the place of one; it must not be given up for that.
+            self._moves, self._pace = moves, np.where(length < JUMP**2, pace, 0.0)
+        self._vectors = vectors
+
+
+def _top(pairs: Eigenpairs, products: int, checked: bool) -> Top:
+    values, errors = (to_numpy(a).astype(float) for a in (pairs.eigenvalues, pairs.errors))
+    return Top(values, errors, products, pairs.converged, checked)

@@ -1,0 +1,1 @@
+"""A single attention layer."""

@@ -1,0 +1,151 @@
+"""Attention activations: what turns a row of scores into weights.
+
+Each returns the weights and their first two derivatives along a direction of the scores, which is
+all that the Hessian of a self-attention layer needs. An object of your own may act on single scores
+(``value``, ``first``, ``second``) or on whole rows (``along``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import array_api_compat as api
+
+from hessence._common.arrays import Array
+from hessence.data.losses import sigmoid
+
+
+@runtime_checkable
+class ScoreActivation(Protocol):
+    """An activation of single scores with its first two derivatives."""
+
+    def value(self, scores: Array) -> Array:
+        """Return the weights."""
+
+    def first(self, scores: Array) -> Array:
+        """Return their first derivatives."""
+
+    def second(self, scores: Array) -> Array:
+        """Return their second derivatives."""
+
+
+@runtime_checkable
+class RowActivation(Protocol):
+    """An activation of rows of scores, (..., n, n)."""
+
+    def along(self, scores: Array, direction: Array, keys: Array) -> tuple[Array, Array, Array]:
+        """Return weights and two derivatives along a direction, all zero where not `keys`."""
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """The softmax of each row, computed without overflow."""
+
+    def along(self, scores: Array, direction: Array, keys: Array) -> tuple[Array, Array, Array]:
+        """Return A, A (d − m) and A ((d − m)² − v) with m, v the mean and variance of d under A."""
+        xp = api.array_namespace(scores)
+        lowest = xp.min(scores, axis=-1, keepdims=True)
+        top = xp.max(xp.where(keys, scores, lowest + 0 * scores), axis=-1, keepdims=True)
+        shifted = xp.where(keys, scores - top, 0 * scores)
+        raw = xp.where(keys, xp.exp(shifted), 0 * scores)
+        weights = raw / xp.sum(raw, axis=-1, keepdims=True)
+        mean = xp.sum(weights * direction, axis=-1, keepdims=True)
+        gap = direction - mean
+        spread = xp.sum(weights * gap * gap, axis=-1, keepdims=True)
+        return weights, weights * gap, weights * (gap * gap - spread)
+
+
+@dataclass(frozen=True)
+class _Rowwise:
+    """An activation of single scores, as one of rows."""
+
+    activation: ScoreActivation
+
+    def along(self, scores: Array, direction: Array, keys: Array) -> tuple[Array, Array, Array]:
+        """Return φ(s), φ′(s) d and φ″(s) d²."""
+        xp = api.array_namespace(scores)
+        parts = (
+            self.activation.value(scores),
+            self.activation.first(scores) * direction,
+            self.activation.second(scores) * direction * direction,
+        )
+        weights, slope, bend = (xp.where(keys, part, 0 * part) for part in parts)
+        return weights, slope, bend
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Linear attention: the scores themselves."""
+
+    def value(self, scores: Array) -> Array:
+        """Return s."""
+        return scores
+
+    def first(self, scores: Array) -> Array:
+        """Return 1."""
+        return api.array_namespace(scores).ones_like(scores)
+
+    def second(self, scores: Array) -> Array:
+        """Return 0."""
+        return api.array_namespace(scores).zeros_like(scores)
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """The logistic function 1/(1 + exp(−s))."""
+
+    def value(self, scores: Array) -> Array:
+        """Return σ(s)."""
+        return sigmoid(scores)
+
+    def first(self, scores: Array) -> Array:
+        """Return σ(s) σ(−s)."""
+        return sigmoid(scores) * sigmoid(-scores)
+
+    def second(self, scores: Array) -> Array:
+        """Return σ(s) σ(−s) (σ(−s) − σ(s))."""
+        up, down = sigmoid(scores), sigmoid(-scores)
+        return up * down * (down - up)
+
+
+@dataclass(frozen=True)
+class Tanh:
+    """The hyperbolic tangent."""
+
+    def value(self, scores: Array) -> Array:
+        """Return tanh(s)."""
+        return api.array_namespace(scores).tanh(scores)
+
+    def first(self, scores: Array) -> Array:
+        """Return 1 − tanh²(s), as 4 σ(2s) σ(−2s)."""
+        return 4 * sigmoid(2 * scores) * sigmoid(-2 * scores)
+
+    def second(self, scores: Array) -> Array:
+        """Return −2 tanh(s) (1 − tanh²(s))."""
+        return -2 * self.value(scores) * self.first(scores)
+
+
+NAMED: dict[str, Any] = {
+    "softmax": Softmax(),
+    "identity": Identity(),
+    "sigmoid": Sigmoid(),
+    "tanh": Tanh(),
+}
+
+
+def as_activation(activation: Any) -> RowActivation:
+    """Look up an activation by name, or check that an object is one."""
+    if isinstance(activation, str):
+        if activation not in NAMED:
+            known = ", ".join(map(repr, NAMED))
+            raise ValueError(f"activation must be one of {known}, got {activation!r}.")
+        activation = NAMED[activation]
+    if isinstance(activation, RowActivation) and not isinstance(activation, type):
+        return activation
+    if isinstance(activation, ScoreActivation) and not isinstance(activation, type):
+        return _Rowwise(activation)
+    raise TypeError(
+        "activation must be a name, or an object with the methods value, first and second of the "
+        f"scores, or along of rows of scores, got {type(activation).__name__}."
+    )

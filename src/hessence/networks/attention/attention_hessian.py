@@ -1,0 +1,214 @@
+r"""The Hessian of a self-attention layer of embedding dimension 1.
+
+The prediction :math:`f = w_V\, h(t)` depends on the query and key weights only through
+:math:`t = \langle w_Q, w_K \rangle`. In the order (w_V, w_Q, w_K), with :math:`u = (w_K, w_Q)` and
+K the swap of the two,
+
+.. math:: H = \begin{pmatrix} \alpha & \beta u^\top \\ \beta u & \zeta u u^\top + \gamma K
+          \end{pmatrix}.
+
+The coordinates :math:`w_Q \pm w_K` diagonalise K: a 3 × 3 block for the outliers and a bulk
+:math:`\pm\gamma`, each d_K − 1 times (*Cracking the Hessian*, Theorem 3.5, which gives the
+characteristic polynomial of the block but no eigenvectors).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import array_api_compat as api
+
+from hessence._common.arrays import Array, stack_rows, zero_rows
+from hessence.networks.scalar.products import (
+    Gram,
+    Part,
+    Products,
+    bulk_isometry,
+    pair_isometry,
+)
+from hessence.spectra.blocks import Block
+from hessence.spectra.frames import Frame
+from hessence.spectra.operators import Hessian
+from hessence.spectra.spectrum import Spectrum
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """The four numbers α, β, γ, ζ that the data enter through, each of the batch's shape."""
+
+    alpha: Array
+    beta: Array
+    gamma: Array
+    zeta: Array
+
+    def plus(self, other: Scalars) -> Scalars:
+        """Add two sets of numbers."""
+        return Scalars(
+            self.alpha + other.alpha,
+            self.beta + other.beta,
+            self.gamma + other.gamma,
+            self.zeta + other.zeta,
+        )
+
+
+def outlier_block(s: Scalars, g: Gram) -> Array:
+    """Return the 3 × 3 block of w_V and the directions of w_Q ± w_K, (..., 3, 3)."""
+    xp = api.array_namespace(g.inner)
+    p, q = xp.sqrt(g.plus / 2), xp.sqrt(g.minus / 2)
+    rows = [
+        [s.alpha, s.beta * p, s.beta * q],
+        [s.beta * p, s.zeta * p * p + s.gamma, s.zeta * p * q],
+        [s.beta * q, s.zeta * p * q, s.zeta * q * q - s.gamma],
+    ]
+    return xp.stack([xp.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionHessian(Hessian):
+    """The Hessian of a self-attention layer, with parameters ordered (w_V, w_Q, w_K).
+
+    Attributes
+    ----------
+    w_q, w_k : array (..., d_K)
+        The query and key weights.
+    gauss_newton, residual : Scalars
+        The parts of α, β, γ, ζ that belong to the Gauss–Newton and to the functional part.
+    numbers : Gram
+        The Gram numbers of the key and the query weights.
+    part : str
+        Which of the Hessian and its two parts this is.
+    """
+
+    w_q: Array
+    w_k: Array
+    gauss_newton: Scalars
+    residual: Scalars
+    numbers: Gram
+    part: Part = "hessian"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the matrix, batch dimensions in front."""
+        *batch, m = self.w_q.shape
+        return (*batch, 2 * m + 1, 2 * m + 1)
+
+    @property
+    def ggn(self) -> AttentionHessian:
+        """The Gauss–Newton part."""
+        return replace(self, part="ggn")
+
+    @property
+    def functional(self) -> AttentionHessian:
+        """The functional part."""
+        return replace(self, part="functional")
+
+    @property
+    def scalars(self) -> Scalars:
+        """α, β, γ, ζ of this part."""
+        match self.part:
+            case "ggn":
+                return self.gauss_newton
+            case "functional":
+                return self.residual
+        return self.gauss_newton.plus(self.residual)
+
+    @property
+    def _reference(self) -> Array:
+        return self.w_q
+
+    def block(self, name: str) -> Products:
+        """Return the block of the query and key weights alone, ζ u uᵀ + γ K, for ``"qk"``."""
+        if name != "qk":
+            raise ValueError(f"name must be 'qk', got {name!r}.")
+        s = self.scalars
+        return Products(
+            self.w_k[..., None, :],
+            self.w_q[..., None, :],
+            s.gamma[..., None],
+            s.zeta[..., None],
+            self.numbers.at(None),
+            suffixes=("",),
+            # Here the functional part bends as well: it has a ζ of its own.
+            part="ggn" if self.part == "ggn" else "hessian",
+        )
+
+    def trace(self) -> Array:
+        """Return α + ζ (‖w_Q‖² + ‖w_K‖²)."""
+        return self.scalars.alpha + self.scalars.zeta * self.numbers.norm
+
+    def squared_norm(self) -> Array:
+        """Return α² + 2 β² N + ‖ζ u uᵀ + γ K‖², N = ‖w_Q‖² + ‖w_K‖²."""
+        s, g = self.scalars, self.numbers
+        m = int(self.w_q.shape[-1])
+        swap = s.gamma * (2 * m * s.gamma + 4 * s.zeta * g.inner)
+        return s.alpha**2 + 2 * s.beta**2 * g.norm + swap + (s.zeta * g.norm) ** 2
+
+    def spectrum(self) -> Spectrum:
+        """Return all eigenvalues and eigenvectors."""
+        blocks = self._ggn_blocks() if self.part == "ggn" else self._blocks()
+        return Spectrum(blocks, "closed form")
+
+    def _apply(self, columns: Array) -> Array:
+        xp = api.array_namespace(self.w_q)
+        s, m = self.scalars, int(self.w_q.shape[-1])
+        dv, dq, dk = columns[..., :1, :], columns[..., 1 : m + 1, :], columns[..., m + 1 :, :]
+        w_q, w_k = self.w_q[..., None], self.w_k[..., None]
+        along = xp.sum(w_k * dq + w_q * dk, axis=-2, keepdims=True)
+        alpha, beta, gamma, zeta = (a[..., None, None] for a in (s.alpha, s.beta, s.gamma, s.zeta))
+        bent = beta * dv + zeta * along
+        return stack_rows(
+            alpha * dv + beta * along, gamma * dk + w_k * bent, gamma * dq + w_q * bent
+        )
+
+    def _blocks(self) -> list[Block]:
+        s, m = self.scalars, int(self.w_q.shape[-1])
+        matrix = outlier_block(s, self.numbers)
+        pair = pair_isometry(self.w_k, self.w_q, self._place)
+
+        def outliers(coordinates: Array, copies: Array) -> Array:
+            value = coordinates[..., 0:1, None] * copies
+            rest = pair(coordinates[..., 1:], copies)
+            return stack_rows(value, rest[..., 1:, :])
+
+        bulk = [
+            Block(
+                (sign * s.gamma)[..., None, None],
+                ("bulk",),
+                lambda _, sign=sign: bulk_isometry(self.w_k, self.w_q, sign, self._place),  # type: ignore[misc]
+                m - 1,
+            )
+            for sign in (1, -1)
+        ]
+        return [Block(matrix, ("outlier",) * 3, lambda _: outliers), *bulk]
+
+    def _ggn_blocks(self) -> list[Block]:
+        """Return the 2 × 2 block of w_V and u, and the flat complement of u."""
+        xp = api.array_namespace(self.w_q)
+        s, m = self.scalars, int(self.w_q.shape[-1])
+        length = xp.sqrt(self.numbers.norm)
+        off = s.beta * length
+        rows = [
+            xp.stack([s.alpha, off], axis=-1),
+            xp.stack([off, s.zeta * length * length], axis=-1),
+        ]
+        matrix = xp.stack(rows, axis=-2)
+
+        def frame() -> Frame:
+            return Frame(xp.concat([self.w_k, self.w_q], axis=-1)[..., None])
+
+        def seen(coordinates: Array, copies: Array) -> Array:
+            value = coordinates[..., 0:1, None] * copies
+            return stack_rows(value, frame().span(coordinates[..., 1:2, None] * copies))
+
+        def flat(coordinates: Array, copies: Array) -> Array:
+            rest = frame().complement(coordinates[..., None] * copies)
+            return stack_rows(zero_rows(1, rest), rest)
+
+        labels = ("outlier", "outlier")
+        return [
+            Block(matrix, labels, lambda _: seen),
+            Block(0 * matrix[..., :1, :1], ("flat",), lambda _: flat, 2 * m - 1),
+        ]
+
+    def _place(self, on_q: Array, on_k: Array) -> Array:
+        return stack_rows(zero_rows(1, on_q), on_q, on_k)

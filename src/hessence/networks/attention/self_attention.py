@@ -1,0 +1,380 @@
+"""Self-attention of embedding dimension 1, with any key dimension."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import array_api_compat as api
+
+from hessence._common.arrays import Array, floating, require_same_shape, require_shape
+from hessence.networks.attention.activations import Softmax, as_activation
+from hessence.networks.attention.attention_hessian import AttentionHessian, Scalars
+from hessence.networks.attention.sequences import Sequences, as_mask
+from hessence.networks.scalar.products import Gram, gram
+
+CACHE = 2**15
+"""How many attention weights are worked on at a time."""
+
+
+@dataclass(frozen=True)
+class AttentionStatistics:
+    """What a batch of sequences leaves in the Hessian.
+
+    Attributes
+    ----------
+    alpha, beta, gamma, zeta : array
+        The four scalars of the Hessian, averaged over the sequences.
+    m1, m2, m3 : array (..., sequences, n), or None
+        Mean, variance and third central moment of the tokens under each row of the attention; None
+        for another activation than softmax.
+    """
+
+    alpha: Array
+    beta: Array
+    gamma: Array
+    zeta: Array
+    m1: Array | None
+    m2: Array | None
+    m3: Array | None
+
+
+@dataclass(frozen=True)
+class AttentionBounds:
+    """The paper's bounds on the spectrum, with its ξ corrected (squared norms in the trace).
+
+    Attributes
+    ----------
+    xi : array
+        ξ = ⅔ √(3[(β² − αζ) N + 2γζκ + γ²] + tr²), N = ‖w_Q‖² + ‖w_K‖², κ = ⟨w_Q, w_K⟩.
+    outliers : tuple of array
+        The interval tr/3 ± ξ that holds the three outliers.
+    sharpness : tuple of array
+        Lower and upper bound of the largest eigenvalue, tr/3 + ξ/2 and tr/3 + ξ.
+    condition_number : array
+        A lower bound of the condition number, (tr/3 + ξ/2)/abs(γ); NaN where there is no bulk (d_K
+        = 1) or it vanishes (γ = 0).
+    """
+
+    xi: Array
+    outliers: tuple[Array, Array]
+    sharpness: tuple[Array, Array]
+    condition_number: Array
+
+
+class SelfAttention:
+    r"""f(x) = w_V A(x) x with A = softmax(x ⟨w_Q, w_K⟩ xᵀ/√d_K) row by row.
+
+    The loss is 1/(2n) ‖f − y‖² for a sequence of n tokens, averaged over a batch of sequences.
+    With the attention's moments m₁, m₂, m₃ at each token, the residual δ = f − y, and all sums
+    over tokens divided by n, :math:`\alpha = \|m_1\|^2`,
+    :math:`\beta = (w_V m_1 + \delta)^\top(x\odot m_2)/\sqrt{d_K}`,
+    :math:`\gamma = w_V\delta^\top(x\odot m_2)/\sqrt{d_K}` and
+    :math:`\zeta = (w_V^2\|x\odot m_2\|^2 + w_V\delta^\top(x\odot x\odot m_3))/d_K` give all 2 d_K
+    + 1 eigenvalues: three outliers and the bulk ±γ (*Cracking the Hessian*, Theorem 3.5).
+
+    Parameters
+    ----------
+    w_v : array (...) or (..., 1)
+        The value weight, a number for each network.
+    w_q, w_k : array (..., d_K)
+        Query and key weights. Leading dimensions are a batch of networks.
+    score_bias : array (n, n), optional
+        Added to the scores before the activation; it ties the network to sequences of length n.
+    activation : str or object
+        ``"softmax"``, ``"identity"``, ``"sigmoid"``, ``"tanh"``, or an object as
+        :mod:`hessence.networks.attention.activations` describes.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> rng = np.random.default_rng(0)
+    >>> net = hs.SelfAttention(1.0, *rng.normal(size=(2, 100)) / 10)
+    >>> x = rng.normal(size=(8, 5))
+    >>> s = net.hessian(x, x[:, ::-1]).spectrum()
+    >>> len(s), [space.multiplicity for space in s["bulk"]]
+    (201, [99, 99])
+    """
+
+    def __init__(
+        self,
+        w_v: Array,
+        w_q: Array,
+        w_k: Array,
+        score_bias: Array = None,
+        activation: Any = "softmax",
+        *,
+        sink: Array = None,
+    ) -> None:
+        given = {"w_v": w_v, "w_q": w_q, "w_k": w_k}
+        given |= {} if score_bias is None else {"score_bias": score_bias}
+        given |= {} if sink is None else {"sink": sink}
+        xp, *arrays = floating(**given)
+        checked = dict(zip(given, arrays, strict=True))
+        self.w_v, self.w_q, self.w_k = (checked[name] for name in ("w_v", "w_q", "w_k"))
+        require_shape("w_q", self.w_q, ("d_K",), batch=True)
+        require_same_shape(w_q=self.w_q, w_k=self.w_k)
+        batch = self.batch_shape
+        if tuple(self.w_v.shape) == (*batch, 1):
+            self.w_v = self.w_v[..., 0]
+        if tuple(self.w_v.shape) not in (batch, ()):
+            raise ValueError(
+                f"w_v must have shape {batch}, one number for each network, "
+                f"got {tuple(self.w_v.shape)}."
+            )
+        self.w_v = xp.broadcast_to(self.w_v, batch)
+        self.score_bias = checked.get("score_bias")
+        if self.score_bias is not None:
+            require_shape("score_bias", self.score_bias, ("n", "n"), batch=False)
+            if self.score_bias.shape[0] != self.score_bias.shape[1]:
+                raise ValueError(
+                    f"score_bias must be square, got shape {tuple(self.score_bias.shape)}."
+                )
+        self.sink = checked.get("sink")
+        if self.sink is not None and tuple(self.sink.shape) not in (batch, ()):
+            raise ValueError(
+                f"sink must be a number or have shape {batch}, got {tuple(self.sink.shape)}."
+            )
+        self.activation = activation
+        self._rows = as_activation(activation)
+
+    order: ClassVar[tuple[str, ...]] = ("w_v", "w_q", "w_k")
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading dimensions of the weights: () for a single network."""
+        return tuple(self.w_q.shape[:-1])
+
+    def with_sink(self, strength: Array) -> Self:
+        """Return the network whose scores for the first token are raised by `strength`.
+
+        A number, or one for each network of a batch. It comes on top of any ``score_bias``.
+        """
+        return self._like(sink=strength)
+
+    def __getitem__(self, index: Any) -> Self:
+        """Return the networks at an index into the batch dimensions."""
+        if not self.batch_shape:
+            raise IndexError("this is a single network; only a batch of networks has an index.")
+        sink = self.sink
+        if sink is not None and sink.ndim:
+            sink = sink[index]
+        return self._like(w_v=self.w_v[index], w_q=self.w_q[index], w_k=self.w_k[index], sink=sink)
+
+    def _like(self, **changes: Any) -> Self:
+        fields = {
+            "w_v": self.w_v,
+            "w_q": self.w_q,
+            "w_k": self.w_k,
+            "score_bias": self.score_bias,
+            "activation": self.activation,
+            "sink": self.sink,
+        }
+        return type(self)(**(fields | changes))
+
+    def __call__(self, x: Array, *, mask: Array = None) -> Array:
+        """Return the predictions, shaped like x with the batch of networks in front."""
+        batch = self._sequences(x, None, mask, targets=False)
+        f = self.w_v[..., None, None] * self._responses(batch)[0]
+        return f if batch.many else f[..., 0, :]
+
+    def attention(self, x: Array, *, mask: Array = None) -> Array:
+        """Return the attention matrices, (..., n, n) or (..., sequences, n, n)."""
+        batch = self._sequences(x, None, mask, targets=False)
+        weights = self._weights_along(batch)[0]
+        return weights if batch.many else weights[..., 0, :, :]
+
+    def loss(self, x: Array, y: Array, *, mask: Array = None) -> Array:
+        """Return 1/(2n) ‖f − y‖², averaged over the sequences."""
+        batch = self._sequences(x, y, mask)
+        residual = self.w_v[..., None, None] * self._responses(batch)[0] - batch.y
+        return batch.average(residual * residual) / 2
+
+    def gradient(self, x: Array, y: Array, *, mask: Array = None) -> Array:
+        """Return the gradient of the loss, flat, in the order (w_V, w_Q, w_K)."""
+        xp = api.array_namespace(self.w_q)
+        batch = self._sequences(x, y, mask)
+        h, slope, _ = self._responses(batch)
+        residual = self.w_v[..., None, None] * h - batch.y
+        on_value = batch.average(residual * h)
+        on_scores = self.w_v * batch.average(residual * slope)
+        return xp.concat(
+            [
+                on_value[..., None],
+                on_scores[..., None] * self.w_k,
+                on_scores[..., None] * self.w_q,
+            ],
+            axis=-1,
+        )
+
+    def hessian(self, x: Array, y: Array, *, mask: Array = None) -> AttentionHessian:
+        """Return the Hessian of the loss as an operator.
+
+        Parameters
+        ----------
+        x, y : array (n,) or (sequences, n)
+            Tokens and targets.
+        mask : array of bool, shaped like x, optional
+            True for the tokens that exist, where sequences differ in length: the others are not
+            attended to and have no loss, and a sequence is averaged over its own length.
+        """
+        return self._hessian_of(self._sequences(x, y, mask))
+
+    def _hessian_of(self, batch: Sequences) -> AttentionHessian:
+        return AttentionHessian(self.w_q, self.w_k, *self._scalars(batch), self._gram)
+
+    def statistics(self, x: Array, y: Array, *, mask: Array = None) -> AttentionStatistics:
+        """Return the scalars α, β, γ, ζ of the Hessian and the attention's moments."""
+        batch = self._sequences(x, y, mask)
+        first, second = self._scalars(batch)
+        total = first.plus(second)
+        moments: tuple[Any, ...] = (None, None, None)
+        if isinstance(self._rows, Softmax):
+            xp = api.array_namespace(self.w_q)
+            weights = self._weights_along(batch)[0]
+            tokens = batch.x[:, None, :]
+            mean = xp.sum(weights * tokens, axis=-1)
+            gap = tokens - mean[..., None]
+            moments = (
+                mean,
+                xp.sum(weights * gap**2, axis=-1),
+                xp.sum(weights * gap**3, axis=-1),
+            )
+        return AttentionStatistics(total.alpha, total.beta, total.gamma, total.zeta, *moments)
+
+    def bounds(self, x: Array, y: Array, *, mask: Array = None) -> AttentionBounds:
+        """Return the paper's bounds on outliers, sharpness and condition number."""
+        H = self.hessian(x, y, mask=mask)
+        xp = api.array_namespace(self.w_q)
+        s, g, trace = H.scalars, H.numbers, H.trace()
+        inside = (s.beta**2 - s.alpha * s.zeta) * g.norm + 2 * s.gamma * s.zeta * g.inner
+        root = 3 * (inside + s.gamma**2) + trace**2
+        # A sum of squared differences of eigenvalues, so negative by rounding only.
+        xi = 2 * xp.sqrt(xp.where(root > 0, root, 0 * root)) / 3
+        third = trace / 3
+        size = xp.abs(s.gamma)
+        no_bulk = xp.logical_or(size == 0, 0 * size + int(self.w_q.shape[-1]) < 2)
+        ratio = (third + xi / 2) / xp.where(no_bulk, size + 1, size)
+        missing = float("nan") + 0 * ratio
+        return AttentionBounds(
+            xi,
+            (third - xi, third + xi),
+            (third + xi / 2, third + xi),
+            xp.where(no_bulk, missing, ratio)[()],
+        )
+
+    def parameters(self) -> Array:
+        """Return all parameters as one vector, (..., 2 d_K + 1)."""
+        xp = api.array_namespace(self.w_q)
+        return xp.concat([self.w_v[..., None], self.w_q, self.w_k], axis=-1)
+
+    def with_parameters(self, theta: Array) -> Self:
+        """Return the network of this shape whose parameter vector is `theta`."""
+        _, theta = floating(("w_q", self.w_q), theta=theta)
+        m = int(self.w_q.shape[-1])
+        if theta.ndim == 0 or theta.shape[-1] != 2 * m + 1:
+            raise ValueError(
+                f"theta must have {2 * m + 1} entries along its last axis, "
+                f"got shape {tuple(theta.shape)}."
+            )
+        return self._like(w_v=theta[..., 0], w_q=theta[..., 1 : m + 1], w_k=theta[..., m + 1 :])
+
+    def __repr__(self) -> str:
+        batch = f", batch={self.batch_shape}" if self.batch_shape else ""
+        sink = "" if self.sink is None else ", with a sink"
+        return f"SelfAttention(d_K={int(self.w_q.shape[-1])}{batch}{sink})"
+
+    # How the predictions depend on t = ⟨w_Q, w_K⟩.
+
+    @cached_property
+    def _gram(self) -> Gram:
+        return gram(self.w_k, self.w_q)
+
+    def _weights_along(
+        self, batch: Sequences, inner: Array = None, sink: Array = None
+    ) -> tuple[Array, Array, Array]:
+        """Return the attention and its first two derivatives in t, (..., sequences, n, n)."""
+        inner = self._gram.inner if inner is None else inner
+        sink = self.sink if sink is None else sink
+        scale = int(self.w_q.shape[-1]) ** -0.5
+        direction = scale * batch.x[:, :, None] * batch.x[:, None, :]
+        scores = inner[..., None, None, None] * direction
+        if self.score_bias is not None:
+            scores = scores + self.score_bias
+        if sink is not None:
+            scores = scores + sink[..., None, None, None] * batch.first
+        return self._rows.along(scores, direction, batch.keys)
+
+    def _responses(
+        self, batch: Sequences, inner: Array = None, sink: Array = None
+    ) -> tuple[Array, Array, Array]:
+        """Return h = A x and its first two derivatives in t, (..., sequences, n)."""
+        xp = api.array_namespace(self.w_q)
+        inner = self._gram.inner if inner is None else inner
+        sink = self.sink if sink is None else sink
+        tokens = batch.x[:, None, :]
+        # Many networks are taken some at a time, so that their attention matrices fit in the cache.
+        count = int(inner.shape[0]) if inner.ndim else 1
+        rest = max(1, math.prod(inner.shape[1:])) * math.prod(batch.x.shape) * batch.x.shape[1]
+        stride = max(1, CACHE // rest)
+        if count <= stride:
+            parts = self._weights_along(batch, inner, sink)
+            h, slope, bend = (xp.sum(a * tokens, axis=-1) for a in parts)
+            return h, slope, bend
+        some = [
+            self._responses(
+                batch,
+                inner[start : min(start + stride, count), ...],
+                sink[start : min(start + stride, count), ...]
+                if sink is not None and sink.ndim
+                else sink,
+            )
+            for start in range(0, count, stride)
+        ]
+        h, slope, bend = (xp.concat(list(part), axis=0) for part in zip(*some, strict=True))
+        return h, slope, bend
+
+    def _scalars(
+        self, batch: Sequences, w: Array = None, inner: Array = None
+    ) -> tuple[Scalars, Scalars]:
+        """Return the scalars of both parts, here or at another value weight and another t."""
+        h, slope, bend = self._responses(batch, inner)
+        w = self.w_v if w is None else w
+        residual = w[..., None, None] * h - batch.y
+        zero = 0 * w
+        first = Scalars(
+            batch.average(h * h),
+            w * batch.average(h * slope),
+            zero,
+            w * w * batch.average(slope * slope),
+        )
+        pull = batch.average(residual * slope)
+        second = Scalars(zero, pull, w * pull, w * batch.average(residual * bend))
+        return first, second
+
+    def _sequences(self, x: Any, y: Any, mask: Any, *, targets: bool = True) -> Sequences:
+        if targets and y is None:
+            raise ValueError("y is missing: give the targets.")
+        given = {"x": x} if y is None else {"x": x, "y": y}
+        xp, *arrays = floating(("w_q", self.w_q), **given)
+        x = arrays[0]
+        if not 1 <= x.ndim <= 2:
+            raise ValueError(f"x must have shape (n,) or (sequences, n), got {tuple(x.shape)}.")
+        if y is not None:
+            require_same_shape(x=x, y=arrays[1])
+        n = int(x.shape[-1])
+        if self.score_bias is not None and int(self.score_bias.shape[0]) != n:
+            raise ValueError(
+                f"x must have the {int(self.score_bias.shape[0])} tokens that score_bias is for, "
+                f"got {n}."
+            )
+        alive = as_mask(mask, x, xp)
+        many = x.ndim == 2
+        # What a mask hides may hold anything; here it holds zeros.
+        rows = [
+            xp.where(alive, a if many else a[None, :], xp.zeros_like(alive, dtype=a.dtype))
+            for a in arrays
+        ]
+        return Sequences(rows[0], rows[1] if y is not None else None, alive, many)

@@ -1,0 +1,295 @@
+r"""Aligned linear networks: matrices that share their singular vectors from layer to layer.
+
+If :math:`W_\ell = U_\ell\,\mathrm{diag}(s_\ell)\,U_{\ell-1}^\top` with orthogonal U, and data and
+slope go along, :math:`\Sigma = U_0\,\mathrm{diag}(c)\,U_0^\top` and
+:math:`G = U_L\,\mathrm{diag}(\omega)\,U_0^\top`, then the Hessian falls apart into one block for
+each pair of singular directions. This file finds the U, or finds that there are none; it never
+assumes.
+
+A *chain* is one singular direction followed through the layers: a unit vector in each layer where
+it exists, the singular values between, the variance c of the inputs along it and the slope ω. A
+chain ends where a singular value vanishes, and new ones begin where a layer has directions that no
+chain has reached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hessence._common.arrays import Array, Numbers, epsilon, to_numpy
+from hessence.data.matrix_objectives import Separable
+from hessence.networks.linear.linear_hessian import LinearHessian
+
+TOLERANCE = 1000
+"""Layers, data and slope count as aligned if they are off by at most this many ε, relative."""
+
+
+@dataclass(frozen=True)
+class Chains:
+    """The singular directions of an aligned network.
+
+    Attributes
+    ----------
+    bases : list of array (d_ℓ, d_ℓ), ℓ = 0 … L
+        Orthogonal matrices; their columns are the chains' unit vectors.
+    place : array (L + 1, N) of int
+        The column that belongs to each chain, or −1 where it does not exist.
+    singular : array (L, N)
+        s_ℓ of each chain; zero where it does not cross the layer.
+    variance, slope : array (N,)
+        c and ω of each chain.
+    defect : float
+        How far the network is from aligned, relative.
+    """
+
+    bases: list[Numbers]
+    place: Numbers
+    singular: Numbers
+    variance: Numbers
+    slope: Numbers
+    defect: float
+
+    @property
+    def count(self) -> int:
+        """How many chains there are."""
+        return int(self.place.shape[1])
+
+
+def find_chains(H: LinearHessian) -> Chains:
+    """Follow the singular directions through the layers; look at ``defect`` to see if it worked."""
+    if not isinstance(H.bend, Separable):
+        raise TypeError("chains are defined for the mean-squared error.")
+    # Each matrix is brought to size 1, so that no product of them over- or underflows.
+    layers = [_normalised(w) for w in H.weights]
+    variance, of_data = _normalised(H.bend.variance)
+    slope, of_slope = _normalised(H.slope)
+    weights, sizes = [w for w, _ in layers], [size for _, size in layers]
+    precision, noise = epsilon(H.slope), H.noise / of_slope
+    # Data and the first and last product mostly tell all directions apart; if not, ask all layers.
+    chains = _Search(weights, variance, slope, noise, precision).run()
+    if chains.defect > TOLERANCE * precision:
+        again = _Search(weights, variance, slope, noise, precision, thorough=True).run()
+        chains = min(chains, again, key=lambda found: found.defect)
+    return replace(
+        chains,
+        singular=chains.singular * np.asarray(sizes)[:, None],
+        variance=chains.variance * of_data,
+        slope=chains.slope * of_slope,
+    )
+
+
+def _normalised(matrix: Array) -> tuple[Numbers, float]:
+    plain = to_numpy(matrix).astype(np.float64)
+    size = float(np.abs(plain).max()) or 1.0
+    return plain / size, size
+
+
+class _Search:
+    def __init__(
+        self,
+        weights: list[Numbers],
+        variance: Numbers,
+        slope: Numbers,
+        noise: float,
+        precision: float,
+        thorough: bool = False,
+    ) -> None:
+        self.weights, self.variance, self.slope, self.noise = weights, variance, slope, noise
+        self.precision, self.thorough = precision, thorough
+        self.depth = len(weights)
+        self.columns: list[list[Numbers]] = [[] for _ in range(self.depth + 1)]
+        self.chains: list[dict[int, int]] = []
+
+    def run(self) -> Chains:
+        basis = self._joint_basis(np.eye(self.weights[0].shape[1]), self._input_family())
+        self._start(0, basis)
+        for layer in range(1, self.depth + 1):
+            self._cross(layer)
+            if layer == self.depth:
+                self._meet_slope()
+            free = self._free(layer)
+            if free.shape[1]:
+                self._start(layer, self._joint_basis(free, self._onward_family(layer, free)))
+        return self._collect()
+
+    def _threshold(self, shape: tuple[int, ...]) -> float:
+        return max(shape) * self.precision
+
+    def _start(self, layer: int, basis: Numbers) -> None:
+        for column in basis.T:
+            self.chains.append({layer: len(self.columns[layer])})
+            self.columns[layer].append(column)
+
+    def _cross(self, layer: int) -> None:
+        """Carry the chains of the layer before over one matrix."""
+        alive = [chain for chain in self.chains if layer - 1 in chain]
+        images = self.weights[layer - 1] @ np.stack(
+            [self.columns[layer - 1][chain[layer - 1]] for chain in alive], axis=1
+        )
+        norms = np.linalg.norm(images, axis=0)
+        keep = norms > self._threshold(images.shape) * max(norms.max(initial=0.0), 1e-300)
+        # Orthonormalise from the longest image down: a short one is accurate only relative to the
+        # longest, and must not bend the long ones towards its error.
+        # More images than dimensions mean that the network is not aligned, and the defect says so.
+        order = [i for i in np.argsort(-norms, kind="stable") if keep[i]][: len(images)]
+        for i, direction in zip(order, _orthonormal(images[:, order]).T, strict=True):
+            alive[i][layer] = len(self.columns[layer])
+            self.columns[layer].append(direction)
+
+    def _meet_slope(self) -> None:
+        """Let the slope carry to the last layer what the matrices have not."""
+        ended = [c for c in self.chains if 0 in c and self.depth not in c]
+        if not ended:
+            return
+        start = np.stack([self.columns[0][c[0]] for c in ended], axis=1)
+        images = self.slope @ start
+        free = self._free(self.depth)
+        images = free @ (free.T @ images)
+        norms = np.linalg.norm(images, axis=0)
+        keep = norms > max(self.noise, self._threshold(images.shape) * norms.max(initial=0.0))
+        order = [i for i in np.argsort(-norms, kind="stable") if keep[i]][: free.shape[1]]
+        for i, direction in zip(order, _orthonormal(images[:, order]).T, strict=True):
+            ended[i][self.depth] = len(self.columns[self.depth])
+            self.columns[self.depth].append(direction)
+
+    def _free(self, layer: int) -> Numbers:
+        """Return an orthonormal basis of what no chain has reached in a layer."""
+        size = self.weights[layer - 1].shape[0]
+        if not self.columns[layer]:
+            return np.eye(size)
+        found = np.stack(self.columns[layer], axis=1)
+        if found.shape[1] == size:
+            return np.zeros((size, 0))
+        full, _ = np.linalg.qr(found, mode="complete")
+        return full[:, found.shape[1] :]
+
+    # Families of symmetric matrices that commute if and only if the network is aligned.
+
+    def _input_family(self) -> list[Numbers]:
+        product = self.weights[0]
+        family = [self.variance, product.T @ product]
+        for k, w in enumerate(self.weights[1:], start=2):
+            product = w @ product
+            if self.thorough or k == self.depth:
+                family.append(product.T @ product)
+        family.append(self.slope.T @ self.slope)
+        if not self.thorough:
+            return family
+        mixed = product.T @ self.slope
+        family.append(mixed + mixed.T)
+        back = self.slope
+        for w in reversed(self.weights[1:]):
+            back = w.T @ back
+            family.append(back.T @ back)
+        return family
+
+    def _onward_family(self, layer: int, start: Numbers) -> list[Numbers]:
+        family, product = [], start
+        for w in self.weights[layer:]:
+            product = w @ product
+            family.append(product.T @ product)
+        met = self.slope.T @ product
+        return [*family, met.T @ met]
+
+    def _joint_basis(self, start: Numbers, family: list[Numbers]) -> Numbers:
+        """Return start · U, U the common eigenvectors of a family in start's coordinates."""
+        scaled = [m / np.abs(m).max() for m in family if np.abs(m).max() > 0]
+        if not scaled:
+            return start
+        # A generic combination has the common eigenvectors even where single members repeat
+        # eigenvalues; fixed coefficients make it repeatable.
+        weights = np.random.default_rng(0).uniform(0.5, 1.5, size=len(scaled))
+        if not self.thorough:
+            # What varies along with the singular values comes first, the slope only where they are
+            # equal: a sum of both would bring some eigenvalues close that neither confuses.
+            weights[-1] = 0.01
+        _, vectors = np.linalg.eigh(sum(c * m for c, m in zip(weights, scaled, strict=True)))
+        vectors = vectors[:, ::-1]
+        return start @ (_polish(vectors, scaled) if self.thorough else vectors)
+
+    def _collect(self) -> Chains:
+        bases = [np.stack(columns, axis=1) for columns in self.columns]
+        self._merge(bases)
+        count = len(self.chains)
+        place = np.full((self.depth + 1, count), -1)
+        for i, chain in enumerate(self.chains):
+            for layer, column in chain.items():
+                place[layer, i] = column
+        singular = np.zeros((self.depth, count))
+        defect = 0.0
+        for layer, w in enumerate(self.weights, start=1):
+            turned = bases[layer].T @ w @ bases[layer - 1]
+            defect = max(defect, self._pick(turned, place, layer, layer - 1, singular[layer - 1]))
+        variance, slope = np.zeros(count), np.zeros(count)
+        data = bases[0].T @ self.variance @ bases[0]
+        defect = max(defect, self._pick(data, place, 0, 0, variance))
+        # The slope is a difference, and rounding in it is measured by its terms.
+        turned = bases[-1].T @ self.slope @ bases[0]
+        size = max(float(np.linalg.norm(turned)), self.noise / (TOLERANCE * self.precision))
+        defect = max(defect, self._pick(turned, place, self.depth, 0, slope, size))
+        return Chains(bases, place, singular, variance, slope, defect)
+
+    def _pick(
+        self,
+        matrix: Numbers,
+        place: Numbers,
+        row: int,
+        column: int,
+        out: Numbers,
+        size: float | None = None,
+    ) -> float:
+        """Read the chains' entries off a turned matrix; return what is left, relative."""
+        both = (place[row] >= 0) & (place[column] >= 0)
+        rows, columns = place[row][both], place[column][both]
+        out[both] = matrix[rows, columns]
+        rest = matrix.copy()
+        rest[rows, columns] = 0
+        if size is None:
+            size = float(np.linalg.norm(matrix))
+        return float(np.linalg.norm(rest)) / size if size else 0.0
+
+    def _merge(self, bases: list[Numbers]) -> None:
+        """Join chains that begin in the middle with ended ones that the slope connects them to."""
+        turned = bases[-1].T @ self.slope @ bases[0]
+        late = [c for c in self.chains if 0 not in c and self.depth in c]
+        for chain in [c for c in self.chains if 0 in c and self.depth not in c]:
+            row = np.abs(turned[:, chain[0]])
+            for other in late:
+                if row[other[self.depth]] > max(self.noise, 0.5 * float(np.linalg.norm(row))):
+                    chain.update(other)
+                    late.remove(other)
+                    self.chains.remove(other)
+                    break
+
+
+def _orthonormal(columns: Numbers) -> Numbers:
+    if not columns.shape[1]:
+        return columns
+    q, r = np.linalg.qr(columns)
+    return q * np.where(np.diagonal(r) < 0, -1.0, 1.0)
+
+
+def _polish(vectors: Numbers, family: list[Numbers]) -> Numbers:
+    """Correct approximate common eigenvectors to first order, twice.
+
+    Where a combination happens to have two close eigenvalues its eigenvectors are mixed by
+    rounding, although some member of the family tells them apart; the correction asks all members.
+    """
+    for _ in range(2):
+        numerator = np.zeros((vectors.shape[1],) * 2)
+        denominator = np.zeros_like(numerator)
+        for matrix in family:
+            turned = vectors.T @ matrix @ vectors
+            diagonal = np.diagonal(turned)
+            gap = diagonal[None, :] - diagonal[:, None]
+            numerator += turned * gap
+            denominator += gap * gap
+        # Pairs that no member tells apart beyond rounding stay as they are.
+        told = denominator > 1e-22 * len(family)
+        angle = np.where(told, numerator / np.where(told, denominator, 1.0), 0.0)
+        angle = np.clip((angle - angle.T) / 2, -0.1, 0.1)
+        vectors, r = np.linalg.qr(vectors + vectors @ angle)
+        vectors = vectors * np.where(np.diagonal(r) < 0, -1.0, 1.0)
+    return vectors

@@ -1,0 +1,200 @@
+"""The linear network of any depth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+
+from hessence._common.arrays import Array, epsilon, floating, like, to_numpy
+from hessence.networks.linear.aligned import find_chains
+from hessence.networks.linear.ggn_blocks import balance_defect
+from hessence.networks.linear.linear_bounds import LinearBounds, bounds_of
+from hessence.networks.linear.linear_network import LinearNetwork, as_multipliers
+
+
+class DeepLinear(LinearNetwork):
+    r"""f(x) = W_L ⋯ W_1 x, with parameters ordered (W_1, …, W_L), each row by row.
+
+    Products with the Hessian come from the moments of the data alone. The Gauss–Newton part has at
+    most d_0 d_L non-zero eigenvalues, in closed form for white data if there are two layers or the
+    network is balanced. The full Hessian is solved pair by pair if the network is *aligned* (its
+    layers, the data and the slope share singular vectors), by the narrow twin at L = 2, and else on
+    its range if that is small; ``spectrum().method`` tells which. What was used is always checked.
+
+    Parameters
+    ----------
+    weights : sequence of array (..., d_ℓ, d_{ℓ−1})
+        The layers, first to act first.
+    multipliers : sequence of float, optional
+        One fixed factor for each layer, as other parametrisations have them.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> net = hs.DeepLinear.balanced((6, 2, 4), singular_values=(2.0, 1.0), rng=0)
+    >>> x = hs.whiten(np.random.default_rng(0).normal(size=(50, 6)))
+    >>> s = net.hessian(x, net(x)).ggn.spectrum()
+    >>> s.rank(), s.sharpness.round(6).item()
+    (16, 8.0)
+    """
+
+    def __init__(self, weights: Sequence[Array], multipliers: Any = None) -> None:
+        try:
+            layers = list(weights)
+        except TypeError:
+            raise TypeError(
+                f"weights must be a sequence of matrices, got {type(weights).__name__}."
+            ) from None
+        if not layers:
+            raise ValueError("weights is empty: expected at least one layer.")
+        names = [f"weights[{i}]" for i in range(len(layers))]
+        _, *arrays = floating(**dict(zip(names, layers, strict=True)))
+        for name, array in zip(names, arrays, strict=True):
+            if array.ndim < 2:
+                raise ValueError(
+                    f"{name} must have shape (..., d_out, d_in), got {tuple(array.shape)}."
+                )
+        for i in range(1, len(arrays)):
+            below, here = arrays[i - 1], arrays[i]
+            if here.shape[-1] != below.shape[-2]:
+                raise ValueError(
+                    f"{names[i]} must take the {below.shape[-2]} outputs of the layer before, "
+                    f"got shape {tuple(here.shape)}."
+                )
+            if tuple(here.shape[:-2]) != tuple(below.shape[:-2]):
+                raise ValueError(
+                    f"{names[i]} must have the batch dimensions {tuple(below.shape[:-2])} of the "
+                    f"layer before, got {tuple(here.shape[:-2])}."
+                )
+        self.weights = tuple(arrays)
+        self.multipliers = as_multipliers(multipliers, len(arrays))
+
+    @classmethod
+    def balanced(cls, dims: Sequence[int], singular_values: Array, rng: Any = None) -> Self:
+        """Return a random balanced network: W_ℓ W_ℓᵀ = W_{ℓ+1}ᵀ W_{ℓ+1} for all layers.
+
+        Parameters
+        ----------
+        dims : sequence of int
+            The widths (d_0, …, d_L).
+        singular_values : sequence of float
+            The singular values of *each* layer, at most min(dims) of them; the rest are zero.
+        rng : int or numpy.random.Generator, optional
+            The source of the singular vectors.
+
+        Examples
+        --------
+        >>> import hessence as hs
+        >>> hs.DeepLinear.balanced((3, 5, 4), singular_values=(2.0, 1.0), rng=0).balance() < 1e-14
+        True
+        """
+        widths = as_widths(dims)
+        values = (
+            to_numpy(floating(singular_values=singular_values)[1])
+            if len(singular_values)
+            else np.zeros(0)
+        )
+        if values.ndim != 1 or not np.isfinite(values).all() or (values < 0).any():
+            raise ValueError("singular_values must be a list of numbers that are not negative.")
+        if values.size > min(widths):
+            raise ValueError(
+                f"singular_values must have at most min(dims) = {min(widths)} entries, "
+                f"got {values.size}."
+            )
+        generator = np.random.default_rng(rng)
+        bases = [random_orthogonal(width, generator) for width in widths]
+        return cls._from_bases(bases, values)
+
+    @classmethod
+    def balanced_from(cls, product: Array, dims: Sequence[int], rng: Any = None) -> Self:
+        """Return a balanced network with a given product (d_L, d_0).
+
+        Each layer gets the L-th roots of the product's singular values; hidden singular vectors are
+        random.
+
+        Examples
+        --------
+        >>> import numpy as np, hessence as hs
+        >>> product = np.asarray([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0]])
+        >>> net = hs.DeepLinear.balanced_from(product, (3, 4, 2), rng=0)
+        >>> bool(np.allclose(net.product, product))
+        True
+        """
+        widths = as_widths(dims)
+        _, matrix = floating(product=product)
+        plain = to_numpy(matrix).astype(np.float64)
+        if plain.shape != (widths[-1], widths[0]):
+            raise ValueError(
+                f"product must have shape {(widths[-1], widths[0])} to match dims, "
+                f"got {plain.shape}."
+            )
+        left, singular, right = np.linalg.svd(plain)
+        threshold = max(plain.shape) * epsilon(matrix) * singular.max(initial=0.0)
+        rank = int((singular > threshold).sum())
+        if rank > min(widths):
+            raise ValueError(
+                f"dims must be at least {rank} everywhere, the rank of the product, got {widths}."
+            )
+        generator = np.random.default_rng(rng)
+        hidden = [random_orthogonal(width, generator) for width in widths[1:-1]]
+        roots = singular[:rank] ** (1 / (len(widths) - 1))
+        net = cls._from_bases([right.T, *hidden, left], roots)
+        return cls([like(w, matrix) for w in net.weights])
+
+    @classmethod
+    def _from_bases(cls, bases: list[Any], values: Any) -> Self:
+        keep = values.size
+        layers = [
+            (above[:, :keep] * values) @ below[:, :keep].T for below, above in pairwise(bases)
+        ]
+        return cls(layers)
+
+    def balance(self) -> float:
+        """Return how far the network is from balanced: 0 if W_ℓ W_ℓᵀ = W_{ℓ+1}ᵀ W_{ℓ+1} throughout.
+
+        The largest Frobenius norm of a difference, relative to the larger of its two terms.
+        """
+        self._require_single("balance")
+        return balance_defect(self.weights)
+
+    def alignment(self, x: Array, y: Array = None) -> float:
+        """Return how far network, data and slope are from sharing their singular vectors.
+
+        The largest Frobenius norm of what is off the diagonal in the best common bases found,
+        relative to the matrix: rounding for an aligned network, of the order of 1 for a random one.
+        """
+        self._require_single("alignment")
+        return find_chains(self.hessian(x, y)).defect
+
+    def bounds(self, x: Array, y: Array = None) -> LinearBounds:
+        """Return what is known of the spectrum without solving for it."""
+        self._require_single("bounds")
+        return bounds_of(self.hessian(x, y))
+
+    def _require_single(self, name: str) -> None:
+        if self.batch_shape:
+            raise ValueError(f"{name} is for one network; pick one of the batch first, as net[0].")
+
+    @property
+    def _weights(self) -> dict[str, Array]:
+        return {f"W{i}": w for i, w in enumerate(self.weights, start=1)}
+
+    def _rebuild(self, weights: dict[str, Array]) -> Self:
+        return type(self)(list(weights.values()), multipliers=self.multipliers)
+
+
+def as_widths(dims: Sequence[int]) -> tuple[int, ...]:
+    """Check the widths of a network."""
+    widths = tuple(dims) if isinstance(dims, Iterable) else ()
+    if len(widths) < 2 or not all(isinstance(d, (int, np.integer)) and d > 0 for d in widths):
+        raise ValueError(f"dims must be at least two positive integers (d_0, …, d_L), got {dims}.")
+    return tuple(int(d) for d in widths)
+
+
+def random_orthogonal(size: int, rng: np.random.Generator) -> Any:
+    """Return an orthogonal matrix, uniformly at random."""
+    q, r = np.linalg.qr(rng.normal(size=(size, size)))
+    return q * np.sign(np.diagonal(r))

@@ -1,0 +1,115 @@
+"""Extreme eigenpairs of linear networks: wide ones in their twin, many in two rounds."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import array_api_compat as api
+import numpy as np
+
+from hessence._common.arrays import Array, to_numpy
+from hessence.krylov.extremal import eigenpairs
+from hessence.krylov.results import ConvergenceWarning, Eigenpairs
+from hessence.networks.linear.linear_hessian import LinearHessian
+
+LONG_STACK = 32
+"""From how many networks on a stack is solved in two rounds."""
+
+FIRST = 40
+"""How many products the first round takes for one eigenvalue."""
+
+
+def top_of_twin(H: LinearHessian, k: int, which: str, options: dict[str, Any]) -> Eigenpairs | None:
+    """Return eigenpairs of a two-layer network by Lanczos on its twin, or None if that is not it.
+
+    The twin has r (K + D) parameters instead of m (K + D), with r = K + D, and lacks only the bulk
+    ±σ_i(G). The answer stands if all of the bulk lies inside of what was found, in every network of
+    a batch.
+    """
+    if len(H.weights) != 2:
+        return None
+    width, twin_width = H.dims[1], H.dims[0] + H.dims[2]
+    if width <= twin_width or k > twin_width * twin_width:
+        return None
+    xp = api.array_namespace(H.slope)
+    first, second = H.weights
+    stack = xp.concat([first, xp.matrix_transpose(second)], axis=-1)
+    basis, _ = xp.linalg.qr(stack)
+    turned = xp.matmul(xp.matrix_transpose(basis), first), xp.matmul(second, basis)
+    twin = replace(H, weights=turned)
+    if options.get("v0") is not None:
+        options = options | {"v0": _narrow(H, twin, basis, options["v0"])}
+    found = top_of_stack(twin, k, which, options)
+    bulk = xp.linalg.svdvals(H.slope)[..., 0]
+    return _widen(H, twin, basis, found) if _encloses(found, bulk, which) else None
+
+
+def top_of_stack(H: LinearHessian, k: int, which: str, options: dict[str, Any]) -> Eigenpairs:
+    """Return eigenpairs by Lanczos; of a long stack of networks, in two rounds.
+
+    In lock-step all wait for the slowest. So most are let go after a number of products that does
+    for them, and the few that need more go on by themselves.
+    """
+    count = H.shape[0] if len(H.shape) == 3 else 0
+    if count < LONG_STACK or {"v0", "max_products"} & options.keys() or H.shape[-1] <= 4 * FIRST:
+        return eigenpairs(H, k, which, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = eigenpairs(H, k, which, **options, max_products=FIRST + 4 * (k - 1))
+    slow = np.flatnonzero(~to_numpy(found.resolved).all(axis=-1))
+    if not slow.size:
+        return found
+    rest = eigenpairs(H.pick(slow), k, which, **options)
+    merged = {}
+    for name in ("eigenvalues", "vectors", "errors", "resolved"):
+        whole = to_numpy(getattr(found, name)).copy()
+        whole[slow] = to_numpy(getattr(rest, name))
+        kind = getattr(found, name)
+        merged[name] = api.array_namespace(kind).asarray(whole, device=api.device(kind))
+    return replace(
+        found,
+        **merged,
+        products=max(found.products, rest.products),
+        message=rest.message,
+        confidence=rest.confidence,
+    )
+
+
+def _encloses(found: Eigenpairs, bulk: Array, which: str) -> bool:
+    """Tell whether ±bulk, and everything between, lies inside of what was found."""
+    xp = api.array_namespace(bulk)
+    values = found.eigenvalues
+    if which == "LM":
+        return bool(xp.all(xp.min(xp.abs(values), axis=-1) > bulk))
+    upper = xp.min(values, axis=-1) > bulk
+    lower = xp.max(values, axis=-1) < -bulk
+    if which == "BE":
+        # Half of the values belong to each end; the innermost two must still enclose the bulk.
+        high = (int(values.shape[-1]) + 1) // 2
+        inner = values[..., high - 1] > bulk
+        return bool(xp.all(inner)) and (
+            high == values.shape[-1] or bool(xp.all(values[..., high] < -bulk))
+        )
+    return bool(xp.all(upper if which == "LA" else lower))
+
+
+def _narrow(H: LinearHessian, twin: LinearHessian, basis: Array, v0: Array) -> Array:
+    """Return the part of start vectors that lies in the twin."""
+    xp = api.array_namespace(basis)
+    single = v0.ndim == 1
+    first, second = H.split(v0[:, None] if single else v0)
+    wide = basis[..., None, :, :]
+    pieces = [xp.matmul(xp.matrix_transpose(wide), first), xp.matmul(second, wide)]
+    columns = twin.join(pieces)
+    return columns[..., 0] if single and columns.ndim == 2 else columns
+
+
+def _widen(H: LinearHessian, twin: LinearHessian, basis: Array, found: Eigenpairs) -> Eigenpairs:
+    """Carry the twin's eigenvectors back to the network."""
+    xp = api.array_namespace(basis)
+    first, second = twin.split(found.vectors)
+    wide = basis[..., None, :, :]
+    pieces = [xp.matmul(wide, first), xp.matmul(second, xp.matrix_transpose(wide))]
+    return replace(found, vectors=H.join(pieces), method=f"{found.method} on the narrow twin")

@@ -1,0 +1,1 @@
+"""Networks made of inner products: one input or output for each."""

@@ -1,0 +1,200 @@
+"""Networks that are sums of scalar ones: separate units for each input, or for each output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import array_api_compat as api
+
+from hessence._common.arrays import Array, epsilon, floating, require_shape
+from hessence.data.losses import PointwiseLoss
+from hessence.data.moments import Moments
+from hessence.data.objectives import (
+    Pointwise,
+    Quadratic,
+    VectorPointwise,
+    VectorQuadratic,
+    scalar_objective,
+    vector_objective,
+)
+from hessence.networks.network import UniformNetwork
+from hessence.networks.scalar.products import Gram, Products, gram
+
+CORRELATION_TOLERANCE = 32
+"""Inputs count as uncorrelated if abs(E[x_i x_j]) is at most this many ε of √(E[x_i²] E[x_j²])."""
+
+
+class _Decoupled(UniformNetwork):
+    W: Array
+    V: Array
+
+    order: ClassVar[tuple[str, ...]] = ("V", "W")
+    rank: ClassVar[int] = 2
+
+    @cached_property
+    def _gram(self) -> Gram:
+        return gram(self.W, self.V)
+
+    def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
+        """Return the gradient of the loss, flat, in the order (V, W), each row by row."""
+        xp = api.array_namespace(self.W)
+        slope = self._objective(self._data(x, y), loss).slope(self._gram.inner)[..., None]
+        batch = self.batch_shape
+        return xp.concat(
+            [xp.reshape(slope * weight, (*batch, -1)) for weight in (self.W, self.V)], axis=-1
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DecoupledInputs(_Decoupled):
+    """f(x) = Σ_d ⟨w_d, v_d⟩ x_d, with parameters ordered (V, W), each row by row.
+
+    For inputs with E[x_i x_j] = 0 the Hessian is a direct sum of scalar linear networks, one for
+    each input (labels end in ``/x0``, ``/x1``, …). Correlated inputs leave the bulk as it is, ±δ_d
+    with δ = Σβ − E[y x], and couple the D outlier pairs into one block of size 2D. Diagonal linear
+    networks are m = 1.
+
+    Parameters
+    ----------
+    W, V : array (..., D, m)
+        Weights of the second and of the first layer, one row for each input.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> net = hs.DecoupledInputs(W=[[1.0, 2.0], [0.5, 1.0]], V=[[1.0, 0.0], [1.0, 1.0]])
+    >>> x, y = np.asarray([[1.0, 0.0], [0.0, 2.0]]), np.asarray([2.0, 2.0])
+    >>> net.hessian(x, y).spectrum()
+    8 eigenvalues, closed form
+      label          value  multiplicity
+      outlier/x1    7.4408             1
+      outlier/x0    2.9142             1
+      bulk/x1            1             1
+      bulk/x0          0.5             1
+      outlier/x0  0.085786             1
+      bulk/x0         -0.5             1
+      outlier/x1  -0.94076             1
+      bulk/x1           -1             1
+    """
+
+    W: Array
+    V: Array
+
+    shape: ClassVar[tuple[str, ...]] = ("D", "m")
+
+    def __call__(self, x: Array) -> Array:
+        """Return the predictions (..., n) for inputs (n, D)."""
+        _, x = floating(("W", self.W), x=x)
+        require_shape("x", x, ("n", int(self.W.shape[-2])), batch=False)
+        return self._predict(x)[..., 0]
+
+    def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
+        """Return the Hessian of the loss as an operator."""
+        objective = self._objective(self._data(x, y), loss)
+        slope, curvature = objective.slope(self._gram.inner), objective.curvature(self._gram.inner)
+        if _is_diagonal(curvature):
+            curvature = api.array_namespace(curvature).linalg.diagonal(curvature)
+        names = [f"/x{d}" for d in range(int(self.W.shape[-2]))]
+        far = None
+        if isinstance(objective, VectorQuadratic) and _is_diagonal(objective.variance, 0):
+            # Each input is a scalar network of its own, and as accurate as one.
+            variance = api.array_namespace(curvature).linalg.diagonal(objective.variance)
+            single = Quadratic(variance, objective.covariance, objective.square)
+            slope, far = single.slope(self._gram.inner), single.far_slope(self._gram.inner)
+        return Products(self.W, self.V, slope, curvature, self._gram, suffixes=names, far_slope=far)
+
+    def _predict(self, inputs: Array) -> Array:
+        xp = api.array_namespace(inputs)
+        return xp.matmul(inputs, self._gram.inner[..., :, None])
+
+    def _data(self, x: Any, y: Any) -> Moments:
+        data = super()._data(x, y)
+        count = int(self.W.shape[-2])
+        if data.dimensions != (count, 1):
+            raise ValueError(
+                f"x must have shape (n, {count}) and y one target a sample, "
+                f"got (inputs, targets) = {data.dimensions}."
+            )
+        return data
+
+    def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
+        return vector_objective(data, loss)
+
+    def _value(self, objective: VectorQuadratic | VectorPointwise) -> Array:
+        return objective.value(self._gram.inner)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DecoupledOutputs(_Decoupled):
+    """f_k(x) = ⟨w_k, v_k⟩ x, with parameters ordered (V, W), each row by row.
+
+    The Hessian is a direct sum of scalar linear networks, one for each output (labels end in
+    ``/y0``, ``/y1``, …). The loss is summed over the outputs.
+
+    Parameters
+    ----------
+    W, V : array (..., K, m)
+        Weights of the second and of the first layer, one row for each output.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> net = hs.DecoupledOutputs(W=[[1.0, 2.0], [0.5, 1.0]], V=[[1.0, 0.0], [1.0, 1.0]])
+    >>> x, y = np.asarray([1.0, -1.0]), np.asarray([[1.0, 0.0], [-1.0, 0.5]])
+    >>> [space.label for space in net.hessian(x, y).spectrum().spaces[:2]]
+    ['outlier/y0', 'outlier/y1']
+    """
+
+    W: Array
+    V: Array
+
+    shape: ClassVar[tuple[str, ...]] = ("K", "m")
+
+    def __call__(self, x: Array) -> Array:
+        """Return the predictions (..., n, K) for inputs (n,) or (n, 1)."""
+        _, x = floating(("W", self.W), x=x)
+        if x.ndim == 1:
+            x = x[:, None]
+        require_shape("x", x, ("n", 1), batch=False)
+        return self._predict(x)
+
+    def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
+        """Return the Hessian of the loss as an operator."""
+        objective = self._objective(self._data(x, y), loss)
+        slope, curvature = objective.slope(self._gram.inner), objective.curvature(self._gram.inner)
+        names = [f"/y{k}" for k in range(int(self.W.shape[-2]))]
+        exact = isinstance(objective, Quadratic)
+        far = objective.far_slope(self._gram.inner) if exact else None
+        return Products(self.W, self.V, slope, curvature, self._gram, suffixes=names, far_slope=far)
+
+    def _predict(self, inputs: Array) -> Array:
+        return inputs * self._gram.inner[..., None, :]
+
+    def _data(self, x: Any, y: Any) -> Moments:
+        data = super()._data(x, y)
+        count = int(self.W.shape[-2])
+        if data.dimensions != (1, count):
+            raise ValueError(
+                f"x must have shape (n,) and y (n, {count}), "
+                f"got (inputs, targets) = {data.dimensions}."
+            )
+        return data
+
+    def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
+        return scalar_objective(data, loss)
+
+    def _value(self, objective: Quadratic | Pointwise) -> Array:
+        xp = api.array_namespace(self.W)
+        return xp.sum(objective.value(self._gram.inner), axis=-1)
+
+
+def _is_diagonal(curvature: Array, ulps: int = CORRELATION_TOLERANCE) -> bool:
+    xp = api.array_namespace(curvature)
+    diagonal = xp.sqrt(xp.abs(xp.linalg.diagonal(curvature)))
+    size = diagonal[..., :, None] * diagonal[..., None, :]
+    eye = xp.eye(curvature.shape[-1], dtype=xp.bool, device=api.device(curvature))
+    tolerance = ulps * epsilon(curvature)
+    small = xp.abs(curvature) <= tolerance * size
+    return bool(xp.all(xp.logical_or(eye, small)))

@@ -1,0 +1,102 @@
+"""The two-layer linear network of one input and one output, of any width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import array_api_compat as api
+
+from hessence._common.arrays import Array
+from hessence.data.losses import PointwiseLoss
+from hessence.data.moments import Moments
+from hessence.data.objectives import Pointwise, Quadratic, scalar_objective
+from hessence.networks.network import ScalarNetwork
+from hessence.networks.scalar.anatomy import Anatomy, dissect, phase_of
+from hessence.networks.scalar.products import Gram, Products, gram
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScalarLinear(ScalarNetwork):
+    r"""f(x) = ⟨w, v⟩ x, with parameters ordered (v, w).
+
+    With σ² = E[x²], c = E[y x], g = ⟨w, v⟩ and δ = σ² g − c, the Hessian of ½ E(f − y)² has
+
+    - the bulk +δ and −δ, each m − 1 times;
+    - the outlier pair :math:`\tfrac12\big(T \pm \sqrt{T^2 + 4\delta(\delta + 2\sigma^2 g)}\big)`,
+      where :math:`T = \sigma^2(\|w\|^2 + \|v\|^2)` is the trace
+
+    (Singh & Hofmann, Theorems 1–3, with the bulk eigenvectors' signs corrected: they go with λδ,
+    not with λ). For any other loss ℓ(g), δ and σ² become ℓ′(g) and ℓ″(g).
+
+    Parameters
+    ----------
+    w, v : array (..., m)
+        Weights of the second and of the first layer.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> net = hs.ScalarLinear(w=np.asarray([1.0, 2.0]), v=np.asarray([0.5, 0.25]))
+    >>> x, y = np.asarray([1.0, -1.0, 2.0]), np.asarray([1.0, -1.5, 2.25])
+    >>> s = net.hessian(x, y).spectrum()
+    >>> float(s.sharpness.round(4)), float(s.trace)
+    (10.5087, 10.625)
+    >>> net.phase(x, y)
+    'late'
+    """
+
+    w: Array
+    v: Array
+
+    order: ClassVar[tuple[str, ...]] = ("v", "w")
+
+    @cached_property
+    def _gram(self) -> Gram:
+        return gram(self.w, self.v)
+
+    def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
+        """Return the gradient ℓ′(g) · (w, v) of the loss, flat, in the order (v, w)."""
+        xp = api.array_namespace(self.w)
+        slope = self._objective(self._data(x, y), loss).slope(self._gram.inner)
+        return slope[..., None] * xp.concat([self.w, self.v], axis=-1)
+
+    def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
+        """Return the Hessian of the loss as an operator."""
+        objective = self._objective(self._data(x, y), loss)
+        slope, curvature = objective.slope(self._gram.inner), objective.curvature(self._gram.inner)
+        return Products(
+            self.w[..., None, :],
+            self.v[..., None, :],
+            slope[..., None],
+            curvature[..., None],
+            self._gram.at(None),
+            suffixes=("",),
+            far_slope=objective.far_slope(self._gram.inner)[..., None]
+            if isinstance(objective, Quadratic)
+            else None,
+        )
+
+    def anatomy(self, x: Array, y: Array = None) -> Anatomy:
+        """Take the sharpness of the mean-squared error apart into four terms that add up to it."""
+        return dissect(self.w, self.v, self._gram, self._objective(self._data(x, y), "mse"))
+
+    def phase(self, x: Array, y: Array = None) -> Any:
+        """Return ``"early"``, ``"late"`` or ``"divergent"``; None if the solution is g = 0.
+
+        Early up to a third of the least-squares solution, late from there to the solution,
+        divergent beyond it (Singh & Hofmann, Section 1). A residual–input covariance that is zero
+        to rounding counts as late.
+        """
+        objective = self._objective(self._data(x, y), "mse")
+        return phase_of(self._gram.inner, objective)
+
+    def _predict(self, inputs: Array) -> Array:
+        return self._gram.inner[..., None, None] * inputs
+
+    def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
+        return scalar_objective(data, loss)
+
+    def _value(self, objective: Quadratic | Pointwise) -> Array:
+        return objective.value(self._gram.inner)

@@ -1,0 +1,1 @@
+"""The papers: their figures and claims, computed again, and the demo."""

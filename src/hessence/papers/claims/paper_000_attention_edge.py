@@ -1,0 +1,204 @@
+"""Claims of paper 000, sections D.2 and D.5: self-attention at the edge of stability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hessence.papers.claims.attention_layers import Attention
+from hessence.papers.claims.dense_hessians import gradient, smooth_hessians
+from hessence.papers.claims.protocol import Claim, Verdict, judge
+
+RATE = 2.3
+STEPS = 800
+NETWORKS = 2
+SETTLING = (0.985, -0.985)
+"""Found by a search along (a, −a): up to a = 0.98 λ_max settles below 2/η, from 0.99 on its swings
+last, and in between they become smaller for as long as we looked. None of twelve pairs of other
+kinds goes on swinging with a loss that falls."""
+
+TOKENS = ((1.5, -0.5), (1.0, -1.0), SETTLING)
+OTHERS = ((0.5, 0.2),)
+CONDITION = "the tokens are (1.5, −0.5), (1, −1) or (0.985, −0.985)"
+SETTLED = "the tokens are (0.985, −0.985)"
+OURS = "for tokens of our choice, as the paper names none"
+
+
+@dataclass(frozen=True)
+class Path:
+    """What a layer goes through as it learns to reverse two tokens."""
+
+    sharpness: NDArray[Any]
+    trace: NDArray[Any]
+    losses: NDArray[Any]
+
+    @property
+    def crossing(self) -> int:
+        """The first step with a sharpness above 2/η, or the last of all."""
+        above = np.flatnonzero(self.sharpness > 1)
+        return int(above[0]) if len(above) else len(self.sharpness) - 1
+
+
+@cache
+def _path(tokens: tuple[float, float], seed: int, rate: float = RATE) -> Path:
+    """Train by descent; the sharpness and the trace are in units of 2/η."""
+    rng = np.random.default_rng((140, seed))
+    x = np.array(tokens)
+    start = 0.1 * rng.normal(size=5)
+    net = Attention(float(start[0]), start[1:3], start[3:], x, x[::-1])
+    points = [net.point]
+    for _ in range(STEPS):
+        points.append(points[-1] - rate * gradient(net.loss, points[-1]))
+    line = np.array(points)
+    hessians = smooth_hessians(net.loss, line)
+    return Path(
+        rate / 2 * np.linalg.eigvalsh(hessians)[:, -1],
+        rate / 2 * np.trace(hessians, axis1=1, axis2=2),
+        np.asarray(net.loss(line)),
+    )
+
+
+def _paths(tokens: tuple[float, float]) -> list[Path]:
+    return [_path(tokens, seed) for seed in range(NETWORKS)]
+
+
+def _at_the_edge() -> list[Path]:
+    return [path for tokens in TOKENS for path in _paths(tokens)]
+
+
+def _settle(ratios: list[float], evidence: str) -> Verdict:
+    """Judge whether what is late is less than what was early, for tokens as at the edge."""
+    inside = [tokens == SETTLING for tokens in TOKENS for _ in range(NETWORKS)]
+    where = f"{OURS}, the last pair found by a search for this"
+    return judge([ratio - 0.95 for ratio in ratios], f"{where}: {evidence}", SETTLED, inside)
+
+
+def _sharpening() -> Verdict:
+    gaps, inside, starts = [], [], []
+    for tokens in (*TOKENS, *OTHERS):
+        for path in _paths(tokens):
+            starts.append(float(path.sharpness[0]))
+            gaps.append(max(starts[-1] - 0.9, 1 - float(path.sharpness.max())))
+            inside.append(tokens in TOKENS)
+    return judge(
+        gaps,
+        f"{OURS}: dense λ_max from {min(starts):.2f} to {max(starts):.2f} of 2/η, and past 2/η "
+        f"within {STEPS} steps, η = {RATE}",
+        CONDITION, inside,
+    )  # fmt: skip
+
+
+def _edge() -> Verdict:
+    gaps, inside, ends = [], [], []
+    for tokens in (*TOKENS, *OTHERS):
+        for path in _paths(tokens):
+            late = path.sharpness[-300:]
+            # Both sides of the threshold, over and over, and near to it on average.
+            sides = np.mean(np.diff(np.sign(late - 1)) != 0)
+            gaps.append(max(0.1 - float(sides), abs(float(late.mean()) - 1) - 0.25))
+            inside.append(tokens in TOKENS)
+        ends.append(f"{late.min():.2f}–{late.max():.2f}")
+    return judge(
+        gaps,
+        f"{OURS}: the last 300 values of λ_max in units of 2/η, by tokens: {', '.join(ends)}",
+        CONDITION, inside,
+    )  # fmt: skip
+
+
+def _falling() -> Verdict:
+    ratios, told = [], []
+    for path in _at_the_edge():
+        beyond = path.losses[path.crossing :]
+        ratios.append(float(beyond[-200:].mean() / beyond[:200].mean()))
+        told.append(f"{path.losses[0]:.3f} → {beyond[0]:.3f} → {beyond[-200:].mean():.3f}")
+    return _settle(
+        ratios,
+        f"losses at the start, the crossing and the end {', '.join(told)}; mean of the last 200 "
+        "steps over that of the first 200 from the crossing on: "
+        + ", ".join(f"{ratio:.3f}" for ratio in ratios),
+    )
+
+
+def _growing_trace() -> Verdict:
+    gaps = [float(path.trace[0] - path.trace[path.crossing]) for path in _at_the_edge()]
+    return judge(gaps, "traces of dense Hessians at the start less those at the crossing of 2/η")
+
+
+def _opposite() -> Verdict:
+    found = []
+    for path in _at_the_edge():
+        late = slice(-300, None)
+        steps = np.diff(path.sharpness[late]), np.diff(path.trace[late])
+        found.append(float(np.corrcoef(*steps)[0, 1]))
+    return judge(
+        [value + 0.9 for value in found],
+        "correlation of the steps of λ_max and trace over the last 300: "
+        + ", ".join(f"{value:.3f}" for value in found),
+    )
+
+
+def _shrinking() -> Verdict:
+    ratios = []
+    for path in _at_the_edge():
+        beyond = path.sharpness[path.crossing + 100 :]
+        parts = beyond[:200], beyond[-200:]
+        early, late = (float(part.max() - part.min()) for part in parts)
+        ratios.append(late / early)
+    return _settle(
+        ratios,
+        "swing of λ_max over the last 200 steps, over that of 200 steps behind the crossing: "
+        + ", ".join(f"{ratio:.3f}" for ratio in ratios),
+    )
+
+
+def _range() -> Verdict:
+    gaps, told = [], []
+    for rate in (2.1, 2.2, 2.4, 2.5):
+        late = _path(TOKENS[0], 0, rate).sharpness[-300:]
+        sides = float(np.mean(np.diff(np.sign(late - 1)) != 0))
+        gaps.append(0.1 - sides)
+        told.append(f"{late.min():.2f}–{late.max():.2f} ({rate:g})")
+    return judge(gaps, f"the last 300 values of λ_max in units of 2/η, by η: {', '.join(told)}")
+
+
+CLAIMS = (
+    Claim(
+        "000-sharpening", "000 App D.5, Fig 27",
+        "an attention layer that learns to reverse two tokens sharpens up to 2/η",
+        _sharpening,
+    ),
+    Claim(
+        "000-sharpening-trace", "000 App D.5, Fig 27",
+        "while λ_max rises to 2/η, so does the trace",
+        _growing_trace,
+    ),
+    Claim(
+        "000-edge", "000 App D.5, Fig 27",
+        "λ_max then goes on to swing around 2/η",
+        _edge,
+    ),
+    Claim(
+        "000-edge-loss", "000 App D.5",
+        "the loss goes on falling at the edge of stability",
+        _falling,
+    ),
+    Claim(
+        "000-edge-swing", "000 App D.5",
+        "the swings of λ_max become smaller with time",
+        _shrinking,
+    ),
+    Claim(
+        "000-edge-phases", "000 App D.5, Fig 27",
+        "at the edge λ_max and the trace swing in opposite phases",
+        _opposite,
+    ),
+    Claim(
+        "000-edge-rates", "000 App D.2",
+        "the edge of stability shows for a range of learning rates around 2.3",
+        _range,
+    ),
+)  # fmt: skip

@@ -1,0 +1,203 @@
+"""The library at work: every network once, checked against autodiff, and some pictures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hessence as hs
+from hessence._common.files import write_atomically
+from hessence.papers.demo_models import model_pictures
+from hessence.papers.demo_networks import network_pictures
+from hessence.papers.page import Picture, Table, page
+
+AUTODIFF_LIMIT = 400
+"""The largest number of parameters for which the demo builds the Hessian by autodiff."""
+
+TITLE = "Hessence: exact Hessian spectra"
+LEAD = (
+    "Every eigenvalue and eigenvector of the loss Hessian, from closed forms, with a certificate "
+    "for each; and for any other model, estimates with error bars."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One network of the demo and how its spectrum fared."""
+
+    network: str
+    parameters: int
+    method: str
+    seconds: float
+    autodiff_deviation: float | None
+    residual: float
+    trace_defect: float | None
+    norm_defect: float | None
+
+
+def run(directory: Path, say: Callable[[str], None]) -> list[Row]:
+    """Run the demo, write its pictures and its page to a folder, and return the table."""
+    rows = []
+    for name, net, x, y in _instances():
+        rows.append(_measure(name, net, x, y))
+        say(f"  {name}: {rows[-1].parameters:,} eigenvalues")
+    pictures = [*network_pictures(), *model_pictures()]
+    for picture in pictures:
+        write_atomically(directory / f"{picture.name}.png", picture.to_png())
+    sections: list[tuple[str, Table | Picture]] = [("Spectra", table(rows))]
+    sections += [(picture.title, picture) for picture in pictures]
+    write_atomically(directory / "index.html", page(TITLE, LEAD, sections))
+    return rows
+
+
+def table(rows: list[Row]) -> Table:
+    """Lay the rows out for people."""
+    headings = ("network", "parameters", "method", "time", "off autodiff")
+    certificate = ("residual", "trace", "squared norm")
+    cells = [
+        (
+            row.network,
+            f"{row.parameters:,}",
+            row.method,
+            f"{row.seconds * 1e3:.1f} ms",
+            *map(
+                _share,
+                (row.autodiff_deviation, row.residual, row.trace_defect, row.norm_defect),
+            ),
+        )
+        for row in rows
+    ]
+    return Table(headings + certificate, cells, numeric=frozenset({1, 3, 4, 5, 6, 7}))
+
+
+def as_records(rows: list[Row]) -> list[dict[str, Any]]:
+    """Return the rows for machines."""
+    return [asdict(row) for row in rows]
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0e}"
+
+
+def _instances() -> Iterator[tuple[str, Any, Any, Any]]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=200)
+    y = np.abs(x) + 0.1 * rng.normal(size=200)
+
+    def weights(count: int, *shape: int) -> list[Any]:
+        return [rng.normal(size=shape) / shape[-1] ** 0.5 for _ in range(count)]
+
+    yield "ScalarLinear", hs.ScalarLinear(*weights(2, 100)), x, y
+    yield "ScalarReLU", hs.ScalarReLU(*weights(2, 100)), x, y
+    yield "ScalarAffine", hs.ScalarAffine(*weights(3, 100)), x, y
+    v, b = np.linalg.qr(rng.normal(size=(100, 2)))[0].T
+    signs, labels = np.tile([1.0, -1.0], 50), np.tile([1.0, 1.0, -1.0, -1.0], 25)
+    yield "ScalarAffine, as in the paper", hs.ScalarAffine(weights(1, 100)[0], v, b), signs, labels
+    inputs, targets = rng.normal(size=(200, 6)), rng.normal(size=(200, 6))
+    white = np.linalg.qr(inputs)[0] * 200**0.5
+    yield "DecoupledInputs, correlated", hs.DecoupledInputs(*weights(2, 6, 20)), inputs, y
+    yield "DecoupledInputs, decorrelated", hs.DecoupledInputs(*weights(2, 6, 20)), white, y
+    yield "diagonal linear network", hs.DecoupledInputs(*weights(2, 6, 1)), inputs, y
+    yield "DecoupledOutputs", hs.DecoupledOutputs(*weights(2, 6, 20)), x, targets
+    target = rng.normal(size=(200, 2))
+    narrow = hs.init.mup((6, 20, 2), rng)
+    yield "TwoLayerLinear 6-20-2", hs.TwoLayerLinear(*narrow.weights), inputs, target
+    aligned = hs.DeepLinear.balanced((6, 7, 8, 6), np.linspace(0.5, 1.5, 6), rng)
+    left, singular, right = np.linalg.svd(aligned.product)
+    yield "DeepLinear 6-7-8-6, aligned", aligned, white, white @ (left * singular**0.5 @ right).T
+    yield "DeepLinear 6-7-8-6, solved", aligned, white, aligned(white)
+    yield "DeepLinear 6-10-10-2", hs.init.standard((6, 10, 10, 2), rng), inputs, target
+    sequences = rng.normal(size=(5, 8))
+    layer = hs.SelfAttention(1.0, *weights(2, 100))
+    yield "SelfAttention, d_K = 100", layer, sequences, sequences[:, ::-1].copy()
+    tokens = rng.normal(size=(4, 6, 3))
+    keys = hs.MatrixAttention(rng.normal(size=(3, 3)), *weights(2, 3, 40))
+    yield "MatrixAttention, d = 3, d_K = 40", keys, tokens, tokens[:, ::-1].copy()
+    wide = hs.init.mup((6, 100_000, 2), rng)
+    yield "TwoLayerLinear 6-100000-2", hs.TwoLayerLinear(*wide.weights), inputs, target
+    deep = hs.DeepLinear.balanced((200,) * 5, np.linspace(0.5, 1.5, 200), rng)
+    left, singular, right = np.linalg.svd(deep.product)
+    cloud = np.eye(200) * 200**0.5
+    yield "DeepLinear 200-200-200-200-200", deep, cloud, cloud @ (left * singular**0.5 @ right).T
+    tokens = rng.normal(size=(10, 10, 10))
+    keys = hs.MatrixAttention(rng.normal(size=(10, 10)) / 3, *weights(2, 10, 100))
+    yield "MatrixAttention, d = 10, d_K = 100", keys, tokens, tokens[:, ::-1].copy()
+    layer = hs.SelfAttention(1.0, *weights(2, 10**6))
+    yield "SelfAttention, d_K = 10⁶", layer, sequences, sequences[:, ::-1].copy()
+    yield "ScalarLinear, width 10⁶", hs.ScalarLinear(*weights(2, 10**6)), x, y
+    yield "ScalarReLU, width 10⁶", hs.ScalarReLU(*weights(2, 10**6)), x, y
+
+
+def _measure(name: str, net: Any, x: Any, y: Any) -> Row:
+    began = time.perf_counter()
+    spectrum = net.hessian(x, y).spectrum()
+    seconds = time.perf_counter() - began
+    certificate = spectrum.verify(net.hessian(x, y), samples=4)
+    deviation = _off_autodiff(net, x, y, spectrum) if len(spectrum) <= AUTODIFF_LIMIT else None
+    return Row(
+        name,
+        len(spectrum),
+        spectrum.method,
+        seconds,
+        deviation,
+        certificate.residual,
+        certificate.trace_defect,
+        certificate.norm_defect,
+    )
+
+
+def _off_autodiff(net: Any, x: Any, y: Any, spectrum: hs.Spectrum) -> float:
+    """Return the worst gap to the eigenvalues of PyTorch's Hessian, relative to its norm."""
+    import torch
+
+    inputs, targets = torch.from_numpy(x), torch.from_numpy(y)
+    dense = torch.autograd.functional.hessian(
+        lambda theta: _loss_in_torch(net, theta, inputs, targets),
+        torch.from_numpy(net.parameters()),
+    )
+    values = torch.linalg.eigvalsh(dense).numpy()[::-1]
+    return float(np.abs(spectrum.eigenvalues - values).max() / np.abs(values).max())
+
+
+def _loss_in_torch(net: Any, theta: Any, x: Any, y: Any) -> Any:
+    """Return the mean-squared error of a network, spelled out for PyTorch to differentiate."""
+    import torch
+
+    match net:
+        case hs.ScalarLinear():
+            v, w = theta.reshape(2, -1)
+            f = x * (w @ v)
+        case hs.ScalarReLU():
+            v, w = theta.reshape(2, -1)
+            f = torch.relu(x[:, None] * v) @ w
+        case hs.ScalarAffine():
+            v, b, w = theta.reshape(3, -1)
+            f = (x[:, None] * v + b) @ w
+        case hs.DecoupledInputs():
+            V, W = theta.reshape(2, *net.W.shape)
+            f = x @ (V * W).sum(dim=1)
+        case hs.DecoupledOutputs():
+            V, W = theta.reshape(2, *net.W.shape)
+            f = x[:, None] * (V * W).sum(dim=1)
+        case hs.SelfAttention():
+            q, k = theta[1:].reshape(2, -1)
+            scores = x[:, :, None] * x[:, None, :] * (q @ k) / len(q) ** 0.5
+            f = theta[0] * (torch.softmax(scores, dim=-1) @ x[:, :, None])[..., 0]
+        case hs.MatrixAttention():
+            shapes = [tuple(w.shape) for w in (net.W_v, net.W_q, net.W_k)]
+            pieces = torch.split(theta, [a * b for a, b in shapes])
+            V, Q, K = (p.reshape(s) for p, s in zip(pieces, shapes, strict=True))
+            scores = x @ Q @ K.T @ x.transpose(1, 2) / Q.shape[1] ** 0.5
+            f = torch.softmax(scores, dim=-1) @ x @ V
+            return ((f - y) ** 2).sum(dim=-1).mean() / 2
+        case _:
+            pieces = torch.split(theta, [w.size for w in net.weights])
+            f = x
+            for piece, w in zip(pieces, net.weights, strict=True):
+                f = f @ piece.reshape(w.shape).T
+    return ((f - y) ** 2).sum() / (2 * (x.numel() if isinstance(net, hs.SelfAttention) else len(x)))

@@ -1,0 +1,225 @@
+"""Real data from files in the usual formats, in a folder that the user names.
+
+The folder is the argument, or else the environment variable ``HESSENCE_DATA``. Within it:
+
+============= ============================================ =====================================
+name          folder                                       files
+============= ============================================ =====================================
+digits        none: part of scikit-learn
+mnist         ``mnist`` or ``MNIST/raw``                   ``train-images-idx3-ubyte``, …, as IDX
+fashion-mnist ``fashion-mnist`` or ``FashionMNIST/raw``    the same names; each may end in ``.gz``
+cifar10       ``cifar-10-batches-py``                      ``data_batch_1`` … ``5``, ``test_batch``
+openwebtext   ``openwebtext``                              ``train.bin``, as nanoGPT prepares it
+NAME.bin      ``llama2c``                                  and ``tokenizer.bin``, of llama2.c
+============= ============================================ =====================================
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hessence.papers.experiments.options import nearest
+
+VARIABLE = "HESSENCE_DATA"
+Split = Literal["train", "test"]
+
+FOLDERS = {
+    "mnist": ("mnist", "MNIST/raw"),
+    "fashion-mnist": ("fashion-mnist", "FashionMNIST/raw"),
+    "cifar10": ("cifar-10-batches-py",),
+    "openwebtext": ("openwebtext",),
+}
+CHECKPOINTS = "llama2c"
+"""The folder of all names that end in ``.bin``."""
+IDX_FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+CIFAR_FILES = {
+    "train": tuple(f"data_batch_{i}" for i in range(1, 6)),
+    "test": ("test_batch",),
+}
+
+
+class MissingDataError(Exception):
+    """Data that are not there or not what they should be; the text is one sentence for the user."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImages:
+    """Images as rows of numbers between 0 and 1, and the classes they belong to.
+
+    Attributes
+    ----------
+    x : array (n, pixels)
+        One image a row; colours come one after the other.
+    labels : array (n,)
+        Classes as whole numbers from 0.
+    shape : tuple of int
+        The shape of one image: (height, width) or (colours, height, width).
+    """
+
+    x: Any
+    labels: Any
+    shape: tuple[int, ...]
+
+    @property
+    def one_hot(self) -> Any:
+        """The labels as rows with a single one, (n, classes)."""
+        return np.eye(int(self.labels.max()) + 1)[self.labels]
+
+
+def load_images(
+    name: str, split: Split = "train", folder: str | os.PathLike[str] | None = None
+) -> LabelledImages:
+    """Return a data set by its name; `digits` is not split.
+
+    Examples
+    --------
+    >>> load_images("digits").x.shape
+    (1797, 64)
+    """
+    if name == "digits":
+        return _digits()
+    if name in ("mnist", "fashion-mnist"):
+        images, labels = (read_idx(path) for path in _paths(name, IDX_FILES[split], folder))
+        if images.ndim != 3 or labels.shape != images.shape[:1]:
+            raise MissingDataError(f"the files of {name} do not hold as many labels as images.")
+        x = images.reshape(len(images), -1) / 255
+        return LabelledImages(x, labels.astype(np.int64), images.shape[1:])
+    if name == "cifar10":
+        batches = [_read_cifar(path) for path in _paths(name, CIFAR_FILES[split], folder)]
+        x = np.concatenate([batch[0] for batch in batches]) / 255
+        return LabelledImages(x, np.concatenate([batch[1] for batch in batches]), (3, 32, 32))
+    known = ", ".join(("digits", *(name for name in FOLDERS if name != "openwebtext")))
+    raise ValueError(f"there are no images {name}; there are {known}.")
+
+
+def openwebtext_file(folder: str | os.PathLike[str] | None = None) -> Path:
+    """Return where the tokens of OpenWebText are, as nanoGPT prepares them."""
+    (path,) = _paths("openwebtext", ("train.bin",), folder, zipped=False)
+    return path
+
+
+def checkpoint_files(name: str, folder: str | os.PathLike[str] | None = None) -> tuple[Path, Path]:
+    """Return where a checkpoint of llama2.c and its tokenizer are; `name` ends in ``.bin``."""
+    path, tokenizer = _paths(name, (name, "tokenizer.bin"), folder, zipped=False)
+    return path, tokenizer
+
+
+def require_data(names: Iterable[str], folder: str | os.PathLike[str] | None = None) -> None:
+    """Raise MissingDataError unless all these data sets are there; nothing is read."""
+    for name in names:
+        if name == "digits":
+            if find_spec("sklearn") is None:
+                raise MissingDataError("digits need scikit-learn: pip install 'hessence[data]'.")
+        elif name.endswith(".bin"):
+            checkpoint_files(name, folder)
+        elif name == "openwebtext":
+            openwebtext_file(folder)
+        elif name in FOLDERS:
+            files = CIFAR_FILES if name == "cifar10" else IDX_FILES
+            _paths(name, (*files["train"], *files["test"]), folder)
+        else:
+            known = nearest(name, ("digits", *FOLDERS))
+            raise MissingDataError(f"there is no data set {name}; near it: {known}.")
+
+
+def read_idx(path: Path) -> Any:
+    """Return the array of an IDX file of bytes, plain or gzipped."""
+    content = _content(path)
+    rank = content[3] if len(content) > 3 else 0
+    if content[:3] != b"\0\0\x08" or rank == 0 or len(content) < 4 + 4 * rank:
+        raise MissingDataError(f"{path} is not an IDX file of bytes.")
+    shape = tuple(int(size) for size in np.frombuffer(content, ">u4", rank, 4))
+    values = np.frombuffer(content, np.uint8, offset=4 + 4 * rank)
+    if values.size != np.prod(shape, dtype=object):
+        raise MissingDataError(f"{path} should hold {shape} bytes and holds {values.size}.")
+    return values.reshape(shape)
+
+
+def _digits() -> LabelledImages:
+    require_data(["digits"])
+    from sklearn.datasets import load_digits
+
+    x, labels = load_digits(return_X_y=True)
+    return LabelledImages(x / 16, labels.astype(np.int64), (8, 8))
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Unpickles what CIFAR's batches consist of, and no code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] == "numpy" and name in ("_reconstruct", "ndarray", "dtype"):
+            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        if (module, name) == ("_codecs", "encode"):  # how some writers spell bytes
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in a batch of images")
+
+
+def _read_cifar(path: Path) -> tuple[Any, Any]:
+    try:
+        batch = _ArraysOnly(io.BytesIO(_content(path)), encoding="bytes").load()
+        x, labels = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"], dtype=np.int64)
+    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise MissingDataError(f"{path} is not a batch of CIFAR-10.") from error
+    if x.ndim != 2 or x.shape[1] != 3072 or len(labels) != len(x):
+        raise MissingDataError(f"{path} is not a batch of CIFAR-10.")
+    return x, labels
+
+
+def _paths(
+    name: str,
+    files: Iterable[str],
+    folder: str | os.PathLike[str] | None,
+    *,
+    zipped: bool = True,
+) -> tuple[Path, ...]:
+    """Return where the files are, each plain or gzipped, or tell what to put where."""
+    wanted = list(files)
+    root = folder if folder is not None else os.environ.get(VARIABLE)
+    homes = FOLDERS.get(name, (CHECKPOINTS if name.endswith(".bin") else "",))
+    if root is None:
+        where = f"the folder {homes[0]} of a data folder" if homes[0] else "a data folder"
+        raise MissingDataError(
+            f"{name} is missing: put {_listed(wanted)} into {where}, and the data folder's path "
+            f"into the environment variable {VARIABLE}."
+        )
+    for home in homes:
+        found = [_present(Path(root) / home / file, zipped) for file in wanted]
+        present = [path for path in found if path is not None]
+        if len(present) == len(wanted):
+            return tuple(present)
+    missing = [file for file in wanted if _present(Path(root) / homes[0] / file, zipped) is None]
+    raise MissingDataError(
+        f"{name} is missing: put {_listed(missing)} into {Path(root) / homes[0]}."
+    )
+
+
+def _present(path: Path, zipped: bool) -> Path | None:
+    packed = path.with_name(path.name + ".gz")
+    return path if path.is_file() else packed if zipped and packed.is_file() else None
+
+
+def _content(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError) as error:
+        raise MissingDataError(f"{path} is not a whole gzip file.") from error
+
+
+def _listed(files: list[str]) -> str:
+    return files[0] if len(files) == 1 else f"{', '.join(files[:-1])} and {files[-1]}"

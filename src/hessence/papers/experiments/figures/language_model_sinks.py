@@ -1,0 +1,298 @@
+"""The spectrum of a language model with attention sinks enforced (000 Figure 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+import hessence as hs
+from hessence.papers.experiments import Experiment, Finding, Record, Task
+from hessence.papers.experiments.limits import Share, at_least
+from hessence.papers.experiments.texts import (
+    GPT2_VOCABULARY,
+    OPENWEBTEXT,
+    STDLIB,
+    require_text,
+    text_data,
+)
+from hessence.plotting.pictures import COLOURS, GREY
+
+SHADES = (COLOURS[0], COLOURS[3], COLOURS[1], COLOURS[4], COLOURS[2])
+NEAR = 0.01
+"""Eigenvalues below this share of the sharpness without a sink count as close to zero."""
+
+MANY = 0.9
+"""The share of all eigenvalues that counts as "many"; chosen before the first run."""
+
+GRID = 800
+"""Places at which densities are kept, some three a width."""
+
+TOL = 1e-3
+"""Residuals of the largest eigenvalues' vectors, relative to ‖H‖."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A language model, and the attention that the first token gets in the first heads.
+
+    The paper takes pretrained GPT-2 and raises the mean attention of the first heads to the first
+    token from 0.32 to 0.81 by a bias, without training the model again. Here `levels` biases raise
+    it in equal steps from what it is to `attention`.
+
+    Without a `checkpoint` a small GPT is trained on `text`, byte by byte, for `steps` steps. With
+    one, such as ``stories15M.bin``, it is a model of llama2.c, its sequences are stories, each from
+    its beginning, and `text` is ``stories`` or the path of a file of stories. ``paper`` takes such
+    a model, of 15 million parameters, in place of GPT-2, whose weights are not read here.
+    """
+
+    checkpoint: str = ""
+    text: str = "stdlib"
+    layers: int = 4
+    width: int = 64
+    heads: int = 4
+    context: int = 32
+    steps: Annotated[int, at_least(0)] = 400
+    batch: int = 16
+    lr: float = 2e-3
+    warmup: Annotated[int, at_least(0)] = 40
+    sequences: int = 8
+    attention: Share = 0.81
+    levels: Annotated[int, at_least(2)] = 3
+    outliers: int = 5
+    probes: int = 8
+    products: int = 48
+    draws: int = 3
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width must be a multiple of the heads, {self.heads}")
+        if self.levels > len(SHADES):
+            raise ValueError(f"levels must be at most {len(SHADES)}")
+        if self.checkpoint and not self.checkpoint.endswith(".bin"):
+            raise ValueError("checkpoint must be the name of a file that ends in .bin")
+        if self.checkpoint and self.text in (STDLIB, OPENWEBTEXT):
+            raise ValueError("text must be stories, or a file of stories, for a checkpoint")
+        if not self.checkpoint and self.text == "stories":
+            raise ValueError("text must not be stories without a checkpoint: they are too short")
+        known = ("stories",) if self.checkpoint else (STDLIB, OPENWEBTEXT)
+        require_text(self.text, 10 * self.context, known)
+
+
+def data(settings: Settings) -> tuple[str, ...]:
+    """Name the checkpoint, and the text if it comes from the data folder."""
+    return ((settings.checkpoint,) if settings.checkpoint else ()) + text_data(settings.text)
+
+
+def tasks(settings: Settings) -> Iterator[Task]:
+    """Look at one model at a time."""
+    for draw in range(settings.draws):
+        yield {"draw": draw}
+
+
+def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
+    """Train or load a model, and find its spectrum at each strength of the sink."""
+    import torch
+
+    from hessence.papers.experiments.language_models import (
+        enforce_sink,
+        sink_attention,
+        sink_for_attention,
+    )
+
+    model, x, y = (_loaded if settings.checkpoint else _trained)(settings, rng)
+    plain = sink_attention(model, x)
+    if plain >= settings.attention:
+        raise ValueError(
+            f"attention must be above {plain:.3g}, what the first token gets without a sink"
+        )
+    wanted = np.linspace(plain, settings.attention, settings.levels)
+    sinks = [0.0, *(sink_for_attention(model, x, float(share)) for share in wanted[1:])]
+    seed = int(rng.integers(2**32))
+    found, rows, start = [], [], None
+    for sink in sinks:
+        enforce_sink(model, sink)
+        H = hs.hessian(model, (x, y), torch.nn.CrossEntropyLoss())
+        top = hs.eigenpairs(H, k=settings.outliers, tol=TOL, v0=start, rng=seed)
+        start = top.vectors
+        # The same random vectors for all strengths, so that changes come from the sink alone.
+        found.append(hs.density(H, settings.probes, settings.products, rng=seed))
+        rows.append({"sink": sink, "attention": sink_attention(model, x), "loss": H.loss(),
+                     "outliers": top.eigenvalues.tolist()})  # fmt: skip
+        H.release()
+    near = NEAR * rows[0]["outliers"][0]
+    width = max(density.width for density in found)
+    low, high = min(d.ends[0] for d in found), max(d.ends[1] for d in found)
+    grid = np.linspace(low - 5 * width, high + 5 * width, GRID)
+    for row, density in zip(rows, found, strict=True):
+        values, error = density.at(grid, width)
+        close, _ = density.average(lambda nodes: np.asarray(np.abs(nodes) < near, dtype=float))
+        row |= {"values": values, "band": error, "ends": density.ends, "near_zero": close}
+    return {
+        "grid": grid,
+        "width": width,
+        "parameters": found[0].size,
+        **{name: [row[name] for row in rows] for name in rows[0]},
+    }
+
+
+def _trained(settings: Settings, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    """Train a GPT; return it with sequences of the same text and their targets."""
+    import torch
+
+    from hessence.papers.experiments import language_training as training
+    from hessence.papers.experiments.language_models import Gpt, GptShape
+    from hessence.papers.experiments.texts import load_tokens, windows
+
+    generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
+    tokens = load_tokens(settings.text)
+    vocabulary = GPT2_VOCABULARY if settings.text == OPENWEBTEXT else 256
+    shape = GptShape(vocabulary, settings.context, settings.width, settings.heads, settings.layers)
+    where = training.device()
+    model = Gpt(shape, generator).to(where)
+    pair = windows(tokens, settings.sequences, settings.context, rng)
+    ((x, y),) = training.as_batches(pair, settings.sequences, where)
+    recipe = training.Recipe(settings.steps, settings.batch, settings.context, settings.lr,
+                             settings.warmup, settings.batch)  # fmt: skip
+    for _ in training.pretrain(model, tokens, recipe, rng, ()):
+        pass
+    return model, x, y
+
+
+def _loaded(settings: Settings, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    """Load a checkpoint of llama2.c; return it with the beginnings of stories."""
+    import torch
+
+    from hessence.papers.experiments import language_training as training
+    from hessence.papers.experiments.datasets import checkpoint_files
+    from hessence.papers.experiments.llama2c import load_checkpoint, load_tokenizer
+    from hessence.papers.experiments.stories import stories_of
+
+    path, tokenizer_path = checkpoint_files(settings.checkpoint)
+    model = load_checkpoint(path)
+    tokenizer = load_tokenizer(tokenizer_path, model.embedding.num_embeddings)
+    length = settings.context + 1
+    told = [tokens for story in stories_of(settings.text)
+            if len(tokens := tokenizer.encode(story)) >= length]  # fmt: skip
+    if len(told) < settings.sequences:
+        raise ValueError(
+            f"text must hold {settings.sequences} stories of {length} tokens or more, and "
+            f"{settings.text!r} holds {len(told)}; lower sequences or context"
+        )
+    chosen = rng.choice(len(told), settings.sequences, replace=False)
+    where = training.device()
+    sequences = torch.tensor([told[i][:length] for i in sorted(chosen)], device=where)
+    return model.to(where), sequences[:, :-1], sequences[:, 1:]
+
+
+def draw(settings: Settings, records: list[Record], figure: Any) -> None:
+    """Draw the first model's densities, and the ends of all models' spectra."""
+    figure.set_size_inches(12, 4.6)
+    left, right = figure.subplots(1, 2, width_ratios=(1.6, 1))
+    first = records[0]
+    grid, width = np.asarray(first["grid"]), first["width"]
+    # What lies lower is the tail of a Gaussian, not an eigenvalue.
+    floor = 0.04 / (first["parameters"] * width)
+    for level in reversed(range(settings.levels)):
+        colour, outliers = SHADES[level], first["outliers"][level]
+        values, band = (np.asarray(first[name][level]) for name in ("values", "band"))
+        label = f"{first['attention'][level]:.2f}, bias {first['sink'][level]:.1f}"
+        shown = np.where(values > floor, values, np.nan)
+        left.plot(grid, shown, color=colour, linewidth=1.4, label=label)
+        low, high = np.maximum(values - band, floor), np.maximum(values + band, floor)
+        left.fill_between(grid, low, high, color=colour, alpha=0.2, linewidth=0)
+        left.plot(outliers, np.full(len(outliers), 1.5 * floor), "|", color=colour, markersize=9)
+    left.set_yscale("log")
+    left.set_ylim(bottom=floor)
+    left.set_xlabel("eigenvalue")
+    left.set_ylabel(f"density of {first['parameters']} eigenvalues")
+    handles, labels = left.get_legend_handles_labels()
+    left.legend(handles[::-1], labels[::-1], frameon=False, loc="upper right",
+                title="attention to the first token")  # fmt: skip
+    which = "first model, " if len(records) > 1 else ""
+    told = f"{which}smoothed by {width:.2g}; ticks: the largest {settings.outliers}"
+    left.set_title(told, fontsize=11)
+    for i, record in enumerate(records):
+        outliers = np.asarray(record["outliers"])
+        for values, colour, label in (
+            (outliers[:, 0], COLOURS[1], "largest eigenvalue"),
+            (outliers[:, -1], COLOURS[3], f"number {settings.outliers} from the top"),
+            (np.asarray(record["ends"])[:, 0], COLOURS[0], "smallest"),
+        ):
+            right.plot(record["attention"], values, "o-", color=colour, alpha=0.8,
+                       label=None if i else label)  # fmt: skip
+    right.axhline(0, color=GREY, linestyle=":", linewidth=1)
+    right.set_xlabel("mean attention to the first token, first heads")
+    right.set_ylabel(f"eigenvalues of {len(records)} model{'s' * (len(records) != 1)}")
+    right.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3,
+                 fontsize=9, columnspacing=1.2)  # fmt: skip
+    for ax in (left, right):
+        ax.spines[["top", "right"]].set_visible(False)
+
+
+def findings(settings: Settings, records: list[Record]) -> list[Finding]:
+    """Compare with what the paper reads from its figure."""
+    outliers = np.asarray([r["outliers"] for r in records])
+    losses = np.asarray([r["loss"] for r in records])
+    ends = np.asarray([r["ends"] for r in records])
+    attention = np.asarray([r["attention"] for r in records])
+    near = np.asarray([r["near_zero"] for r in records])
+    rising = (np.diff(outliers, axis=1) > 0).all(axis=(1, 2))
+    top = (np.diff(outliers[..., 0], axis=1) > 0).all(axis=1)
+    extent = ends[..., 1] - ends[..., 0]
+    wider = (np.diff(extent, axis=1) > 0).all(axis=1)
+    rise, stretch = outliers[:, -1, 0] / outliers[:, 0, 0], extent[:, -1] / extent[:, 0]
+    count = len(records)
+    shares = " → ".join(f"{share:.2f}" for share in np.median(attention, axis=0))
+    return [
+        Finding(
+            "the more prominent the sinks, the larger the outliers",
+            "000 §4.3, Fig 6",
+            bool(rising.all()),
+            f"with attention {shares}, all of the largest {settings.outliers} grow at each step in "
+            f"{rising.sum()} of {count} models, the sharpness in {top.sum()}; strongest sink "
+            f"against none: {_listed(rise)} times the sharpness, the loss "
+            f"{_listed(losses[:, -1] / losses[:, 0])} times",
+        ),
+        Finding(
+            "larger sinks stretch the spectrum",
+            "000 Fig 6",
+            bool(wider.all()),
+            f"from the smallest to the largest eigenvalue it is longer at each step in "
+            f"{wider.sum()} of {count} models, in the end {_listed(stretch)} times as long",
+        ),
+        Finding(
+            "many eigenvalues stay close to zero",
+            "000 §4.3",
+            bool(near.min() >= MANY),
+            f"at least {near.min():.1%} are within {NEAR:.0%} of the sharpness without a sink",
+        ),
+    ]
+
+
+def _listed(values: Any) -> str:
+    return ", ".join(f"{value:.2f}" for value in values)
+
+
+EXPERIMENT = Experiment(
+    id="language-model-sinks",
+    title="Attention sinks in a language model",
+    figures=("000 F6",),
+    shows="the Hessian's density in a language model whose first heads attend to the first token",
+    presets={
+        "tiny": Settings(layers=1, width=8, heads=2, context=8, steps=3, batch=2, sequences=2,
+                         outliers=2, probes=2, products=8, draws=1),
+        "quick": Settings(),
+        "paper": Settings(checkpoint="stories15M.bin", text="stories", context=128, sequences=4,
+                          probes=16, products=64, draws=1),
+    },
+    tasks=tasks,
+    run=run,
+    draw=draw,
+    findings=findings,
+    minutes={"quick": 2.7, "paper": 220},
+    data=data,
+    packages=("torch",),
+)  # fmt: skip

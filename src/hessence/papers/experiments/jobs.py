@@ -1,0 +1,87 @@
+"""One task, packed so that any process can run it: plain data in, plain data out."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from hessence.papers.experiments.catalogue import find_experiment
+from hessence.papers.experiments.datasets import MissingDataError
+from hessence.papers.experiments.options import from_plain
+from hessence.papers.experiments.plain import as_ordered_text
+from hessence.papers.experiments.seeding import task_generator
+
+
+@dataclass(frozen=True)
+class Job:
+    """A task with all it takes to run it; `experiment` is an id or a file."""
+
+    index: int
+    experiment: str
+    settings: Mapping[str, Any]
+    seed: int
+    task: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A record as JSON text, or else what went wrong: one sentence, and the traceback."""
+
+    index: int
+    record: str = ""
+    seconds: float = 0.0
+    error: str = ""
+    details: str = ""
+
+
+def perform(job: Job) -> Outcome:
+    """Run a task; its own failures are an outcome like any other."""
+    began = time.perf_counter()
+    try:
+        experiment = find_experiment(job.experiment)
+        settings = from_plain(type(experiment.presets["quick"]), job.settings)
+        rng = task_generator(job.seed, experiment.id, job.task, experiment.common)
+        for package in experiment.packages:
+            import_module(package)
+        with limited_threads(experiment.threads):
+            record = experiment.run(settings, job.task, rng)
+        if clash := sorted(set(record) & set(job.task)):
+            raise ValueError(f"the record repeats fields of its task: {', '.join(clash)}")
+        text = as_ordered_text(record)
+    except Exception as error:
+        return Outcome(job.index, error=_sentence(error), details=traceback.format_exc())
+    return Outcome(job.index, record=text, seconds=time.perf_counter() - began)
+
+
+def _sentence(error: Exception) -> str:
+    """Return one line without a full stop; mistakes of the user need no name of a class."""
+    said = " ".join(str(error).split()).rstrip(".")
+    if said and isinstance(error, (MissingDataError, ValueError)):
+        return said
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+@contextmanager
+def limited_threads(count: int) -> Iterator[None]:
+    """Hold linear algebra to so many threads: their number changes the order of summation.
+
+    That would make the last digits of a record depend on how many workers share the machine.
+    """
+    from threadpoolctl import threadpool_limits
+
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    with threadpool_limits(count):
+        if torch:
+            torch.set_num_threads(count)
+        try:
+            yield
+        finally:
+            if torch:
+                torch.set_num_threads(before)

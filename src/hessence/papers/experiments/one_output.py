@@ -1,0 +1,110 @@
+r"""All eigenvalues of networks with one output, exactly.
+
+Where the matrix is large, it is first brought down to its range:
+
+- Linear, any depth. The slope g of the loss is one row, so a change :math:`dW_\ell` enters the
+  second variation only through :math:`s_\ell^\top dW_\ell` and :math:`dW_\ell p_\ell`, where
+  :math:`s_\ell^\top = W_L \cdots W_{\ell+1}` and :math:`p_\ell = W_{\ell-1}\cdots W_1 g`. That
+  leaves :math:`D + 2m - 1` of :math:`m(D+1)` dimensions at two layers, :math:`D + 6m - 3` at four.
+- ReLU, two layers. The functional part has rank 2 for each neuron, the Gauss–Newton part rank n in
+  all: 2m + n dimensions.
+- ReLU, four layers. Samples differ in their gates, so the functional part has full rank and nothing
+  is saved. These networks are solved in full, at the widths that allow it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hessence.papers.experiments.relu_products import ReLUHessian
+
+
+def eigenvalues(weights: Any, x: Any, y: Any, activation: str) -> tuple[Any, int]:
+    """Return eigenvalues, and how many more are zero."""
+    parameters = sum(w.size for w in weights)
+    if activation == "linear":
+        matrix = linear_on_range(weights, x, y)
+    elif len(weights) == 2 and 2 * len(weights[0]) + len(x) < parameters:
+        matrix = relu_on_range(weights[0], weights[1], x, y)
+    else:
+        matrix = ReLUHessian([w[None] for w in weights], x, y).dense()[0]
+    return np.linalg.eigvalsh((matrix + matrix.T) / 2), parameters - len(matrix)
+
+
+def linear_on_range(weights: Any, x: Any, y: Any) -> Any:
+    r"""Return the Hessian of a linear network with one output on its range.
+
+    Coordinates are :math:`a_\ell = \hat s_\ell^\top dW_\ell` for every layer and, for all but the
+    last, the part of :math:`dW_\ell \hat p_\ell` across :math:`s_\ell`. The second variation is
+    :math:`dM\,\Sigma\,dM^\top + 2\sum_{k>l} (s_k^\top dW_k)\, W_{k-1}\cdots W_{l+1}\, (dW_l p_l)`
+    with :math:`dM = \sum_\ell (s_\ell^\top dW_\ell)\, P_\ell`.
+    """
+    before, after = [np.eye(x.shape[1])], [np.ones((1, 1))]
+    for w in weights:
+        before.append(w @ before[-1])
+    for w in weights[:0:-1]:
+        after.insert(0, after[0] @ w)
+    slope = (before[-1] @ x.T - y.T) @ x / len(x)
+    root = x.T / len(x) ** 0.5
+    rows = []
+    changes: list[tuple[Any, Any]] = []
+    widths = [len(p) for p in before[:-1]]
+    across = [_complement(s[0]) for s in after[:-1]]
+    size = sum(widths) + sum(basis.shape[1] for basis in across)
+    start = 0
+    for i, width in enumerate(widths):
+        s, p = after[i][0], before[i] @ slope[0]
+        out, inward = np.zeros((size, width)), np.zeros((size, len(s)))
+        along = np.arange(start, start + width)
+        start += width
+        out[along, np.arange(width)] = np.linalg.norm(s)
+        inward[along] = np.outer(p, s / np.linalg.norm(s))
+        if i < len(across):
+            beside = np.arange(start, start + across[i].shape[1])
+            start += len(beside)
+            inward[beside] = across[i].T * np.linalg.norm(p)
+        changes.append((out, inward))
+        rows.append(out @ before[i] @ root)
+    moved = sum(rows[1:], rows[0])
+    matrix = moved @ moved.T
+    for low in range(len(weights) - 1):
+        carried = changes[low][1]
+        for high in range(low + 1, len(weights)):
+            cross = changes[high][0] @ carried.T
+            matrix += cross + cross.T
+            carried = carried @ weights[high].T
+    return matrix
+
+
+def _complement(vector: Any) -> Any:
+    """Return an orthonormal basis of what is across a vector, as columns."""
+    basis, _ = np.linalg.qr(vector[:, None], mode="complete")
+    return basis[:, 1:]
+
+
+def relu_on_range(first: Any, second: Any, x: Any, y: Any) -> Any:
+    r"""Return the Hessian of w·φ(Vx) on a space that holds its range, of dimension 2m + n.
+
+    The functional part couples :math:`w_j` with :math:`v_j` along :math:`q_j = E[\delta\,
+    \phi'(v_j x)\, x]`. What the gradients J of the samples have across these 2m directions is known
+    to the Hessian by its Gram matrix alone, of which a square root takes its place.
+    """
+    n, m = len(x), len(first)
+    w, z = second[0], x @ first.T
+    gates, hidden = (z > 0).astype(float), np.maximum(z, 0)
+    residual = hidden @ w - y[:, 0]
+    q = (gates * residual[:, None]).T @ x / n
+    size = np.linalg.norm(q, axis=1)
+    unit = q / np.where(size > 0, size, 1)[:, None]
+    along = np.concatenate([gates * w * (x @ unit.T), hidden], axis=1)
+    gram = ((gates * w**2) @ gates.T) * (x @ x.T) + hidden @ hidden.T
+    kept, vectors = np.linalg.eigh(gram - along @ along.T)
+    root = vectors * np.sqrt(np.maximum(kept, 0))
+    jacobian = np.concatenate([along, root], axis=1)
+    matrix = jacobian.T @ jacobian / n
+    neurons = np.arange(m)
+    matrix[neurons, neurons + m] += size
+    matrix[neurons + m, neurons] += size
+    return matrix

@@ -1,0 +1,103 @@
+"""Running an experiment: what is in the store already is not run again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import hessence
+from hessence.papers.experiments.engines import Engine, in_process
+from hessence.papers.experiments.fingerprints import fingerprint
+from hessence.papers.experiments.jobs import Job, Outcome
+from hessence.papers.experiments.options import OptionError
+from hessence.papers.experiments.plain import as_text, plain
+from hessence.papers.experiments.protocol import Experiment, Record, Task
+from hessence.papers.experiments.store import Key, Row, Store
+
+Watch = Callable[[int, int], None]
+"""Told the number of finished tasks, and of all tasks."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a run has: records in the order of the tasks, and the tasks that failed."""
+
+    tasks: int
+    records: list[Record]
+    failures: list[tuple[Task, Outcome]]
+    seconds: float
+    """Computing time of all records, in this run and earlier ones."""
+
+
+def collect(
+    experiment: Experiment[Any],
+    settings: Any,
+    seed: int,
+    store: Store,
+    engine: Engine = in_process,
+    watch: Watch = lambda done, total: None,
+) -> Collected:
+    """Run the tasks that are not in the store, and return all records from there.
+
+    Every record is in the store before the next one is looked at. A task that fails is left out,
+    and the others go on.
+    """
+    tasks = list_tasks(experiment, settings)
+    texts = [as_text(task) for task in tasks]
+    key = run_key(experiment, settings, seed)
+    done = store.read(key)
+    fields = plain(dataclasses.asdict(settings))
+    source = experiment.source or experiment.id
+    missing = [
+        Job(i, source, fields, seed, task)
+        for i, (task, text) in enumerate(zip(tasks, texts, strict=True))
+        if text not in done
+    ]
+    failures = []
+    finished = len(tasks) - len(missing)
+    watch(finished, len(tasks))
+    with closing(_outcomes(engine, missing)) as outcomes:
+        for outcome in outcomes:
+            if outcome.error:
+                failures.append((tasks[outcome.index], outcome))
+            else:
+                store.write(key, texts[outcome.index], Row(outcome.record, outcome.seconds))
+            finished += 1
+            watch(finished, len(tasks))
+    done = store.read(key)
+    rows = [(task, done[text]) for task, text in zip(tasks, texts, strict=True) if text in done]
+    return Collected(
+        len(tasks),
+        [{**task, **json.loads(row.record)} for task, row in rows],
+        sorted(failures, key=lambda failure: failure[1].index),
+        sum(row.seconds for _, row in rows),
+    )
+
+
+def list_tasks(experiment: Experiment[Any], settings: Any) -> list[Task]:
+    """Return the tasks of an experiment, in JSON's types; there are some, and no two are alike."""
+    tasks: dict[str, Task] = {}
+    for task in map(plain, experiment.tasks(settings)):
+        text = as_text(task)
+        if text in tasks:
+            raise OptionError(f"{experiment.id}: these settings make two tasks the same, {task}.")
+        tasks[text] = task
+    if not tasks:
+        raise OptionError(f"{experiment.id}: these settings leave no tasks.")
+    return list(tasks.values())
+
+
+def run_key(experiment: Experiment[Any], settings: Any, seed: int) -> Key:
+    """Return what tells the records of one run from all others."""
+    code = f"{hessence.__version__}/{fingerprint(experiment.run, type(settings))}"
+    return Key(experiment.id, code, as_text(dataclasses.asdict(settings)), seed)
+
+
+def _outcomes(engine: Engine, jobs: list[Job]) -> Generator[Outcome, None, None]:
+    """Run jobs as a generator, so that leaving early closes the engine's and ends its workers."""
+    if jobs:
+        yield from engine(jobs)

@@ -1,0 +1,1 @@
+"""Pictures; they need matplotlib."""

@@ -1,0 +1,107 @@
+"""The picture of a spectral density. Needs the extra ``hessence[plot]``, as all pictures do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hessence._common.arrays import to_numpy
+from hessence.plotting.pictures import next_colour, one_axes
+
+if TYPE_CHECKING:
+    from hessence.krylov.density_result import Density
+
+BAND = "95 % band"
+TICK = "|"
+FEW, CROWD = 3, 10
+"""Of eigenvalues in a fiftieth of the picture, marks of a few stand alone; those of more than a
+crowd would merge into a bar."""
+
+
+def draw_density(
+    density: Density,
+    ax: Any = None,
+    *,
+    eigenvalues: Any = None,
+    label: str | None = None,
+    color: Any = None,
+) -> Any:
+    """Draw a smoothed density and its band on a logarithmic scale.
+
+    What lies lower than a tenth of what one eigenvalue alone amounts to is cut off: below that
+    there is only the Gaussian's tail. Eigenvalues that are known are marked along the bottom.
+    Axes with a density on them show both whole, each in a colour of its own.
+    """
+    ax = one_axes(ax)
+    color = next_colour(ax) if color is None else color
+    before = ax.get_ylim() if ax.has_data() and ax.get_yscale() == "log" else None
+    floor = 0.04 / (density.size * density.width)
+    low = np.maximum(density.values - density.error, floor / 10)
+    high = np.maximum(density.values + density.error, floor / 10)
+    if not density.complete:
+        named = BAND if label is None else f"{label}, {BAND}"
+        again = named in ax.get_legend_handles_labels()[1]
+        ax.fill_between(
+            density.grid,
+            low,
+            high,
+            color=color,
+            alpha=0.25,
+            linewidth=0,
+            label=None if again else named,
+        )
+    ax.plot(
+        density.grid,
+        np.maximum(density.values, floor / 10),
+        color=color,
+        linewidth=1.2,
+        label=f"density, smoothed by {density.width:.2g}" if label is None else label,
+    )
+    if eigenvalues is not None:
+        name = "eigenvalues" if label is None else f"{label}, eigenvalues"
+        _mark(ax, to_numpy(eigenvalues).ravel(), name)
+    ax.set_yscale("log")
+    bottom, top = floor, max(3 * float((density.values + density.error).max()), 10 * floor)
+    if before is not None:
+        bottom, top = min(bottom, *before), max(top, *before)
+    ax.set_ylim(bottom, top)
+    ax.set_xlabel("eigenvalue")
+    ax.set_ylabel("density")
+    ax.margins(x=0)
+    ax.legend(frameon=False)
+    return ax
+
+
+def _mark(ax: Any, values: Any, label: str) -> None:
+    """Mark eigenvalues along the bottom, above those that are marked there already.
+
+    Where marks would merge into a bar, they are thin and let light through, except for those that
+    stand alone.
+    """
+    marks = [line.get_ydata() for line in ax.lines if line.get_marker() == TICK]
+    rows = {float(heights[0]) for heights in marks if len(heights)}
+    height = 0.03 + 0.05 * len(rows)
+    neighbours = _neighbours(values)
+    crowded = (neighbours > FEW) & (neighbours.max(initial=0) > CROWD)
+    style = {
+        "color": next_colour(ax),
+        "linestyle": "none",
+        "marker": TICK,
+        "markersize": 9,
+        "transform": ax.get_xaxis_transform(),
+    }
+    if crowded.any():
+        thin = {"markeredgewidth": 0.5, "alpha": 0.4}
+        ax.plot(values[crowded], np.full(crowded.sum(), height), **style, **thin)
+    alone = values[~crowded] if not crowded.all() else np.asarray([np.nan])
+    ax.plot(alone, np.full(alone.size, height), label=label, **style)
+
+
+def _neighbours(values: Any) -> Any:
+    """Return how many values lie within a fiftieth of the range around each, itself included."""
+    ascending = np.sort(values)
+    reach = np.ptp(values) / 100 if values.size else 0.0
+    return np.searchsorted(ascending, values + reach, "right") - np.searchsorted(
+        ascending, values - reach
+    )

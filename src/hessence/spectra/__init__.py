@@ -1,0 +1,1 @@
+"""What users hold: spectra, estimates, certificates, and the operators they belong to."""

@@ -1,0 +1,119 @@
+"""Certificates: what a reader can check about a spectrum without trusting the formula behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import array_api_compat as api
+import numpy as np
+
+from hessence._common.arrays import Array, like, to_numpy
+
+if TYPE_CHECKING:
+    from hessence.spectra.eigenspace import Eigenspace
+    from hessence.spectra.spectrum import Spectrum
+
+MOST_SPACES = 64
+MOST_COLUMNS = 2048
+"""Larger operators do not have their trace and norm read off their columns."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How far a spectrum is from the operator it belongs to.
+
+    Attributes
+    ----------
+    residual : float
+        The worst ‖Hz − λz‖/‖H‖ over the tested eigenvectors z. For a symmetric H an eigenvalue of
+        H lies within residual · ‖H‖ of every tested λ.
+    trace_defect : float or None
+        The gap between the traces relative to the sum of all abs(λ); None if the operator is too
+        large to have its diagonal read and does not know its trace.
+    norm_defect : float or None
+        The gap between the squared Frobenius norms, relative; None as above, or if they overflow.
+    vectors : int
+        How many eigenvectors were tested.
+    """
+
+    residual: float
+    trace_defect: float | None
+    norm_defect: float | None
+    vectors: int
+
+    @property
+    def worst(self) -> float:
+        """The largest of the three numbers."""
+        # NumPy's maximum, unlike Python's, lets NaN through.
+        return float(np.max([self.residual, self.trace_defect or 0.0, self.norm_defect or 0.0]))
+
+    def __str__(self) -> str:
+        defects = [("trace", self.trace_defect), ("squared norm", self.norm_defect)]
+        said = [f"{n} {'not checked' if d is None else f'{d:.1e}'}" for n, d in defects]
+        return f"residual {self.residual:.1e} over {self.vectors} vectors, {', '.join(said)}"
+
+
+def certify(spectrum: Spectrum, H: Any, *, samples: int, rng: Any) -> Certificate:
+    """Test eigenvectors, trace and squared norm of a spectrum against an operator."""
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}.")
+    values = to_numpy(spectrum.values)
+    if values.ndim > 1:
+        raise ValueError("verify takes one network at a time; pick one of the batch first.")
+    if tuple(H.shape) != (len(spectrum), len(spectrum)):
+        raise ValueError(
+            f"H must have shape {(len(spectrum), len(spectrum))} to match the spectrum, "
+            f"got {tuple(H.shape)}."
+        )
+    norm = float(to_numpy(spectrum.norm))
+    generator = np.random.default_rng(rng)
+    residual, tested = 0.0, 0
+    for space in spectrum.ends(MOST_SPACES):
+        vectors = _test_vectors(space, samples, generator)
+        residual = float(np.maximum(residual, _residual(H, space, vectors, norm or 1.0)))
+        tested += int(vectors.shape[-1])
+    magnitudes = np.abs(values) * to_numpy(spectrum.multiplicities)
+    with np.errstate(over="ignore", invalid="ignore"):
+        trace, squared_norm = _invariants(H, spectrum.values)
+        own_squared_norm = spectrum.squared_norm
+    return Certificate(
+        residual=residual,
+        trace_defect=_gap(trace, spectrum.trace, float(magnitudes.sum())),
+        norm_defect=_gap(squared_norm, own_squared_norm, squared_norm),
+        vectors=tested,
+    )
+
+
+def _test_vectors(space: Eigenspace, samples: int, rng: np.random.Generator) -> Array:
+    if space.multiplicity <= samples:
+        return space.vectors()
+    return space.sample(samples, rng=rng)
+
+
+def _residual(H: Any, space: Eigenspace, vectors: Array, scale: float) -> float:
+    # Divided by ‖H‖ before anything is squared, which could overflow.
+    defects = to_numpy(H @ vectors - space.value * vectors) / scale
+    lengths = to_numpy(vectors)
+    # A vector that is not of unit length must not pass for a small residual.
+    size = abs(float(to_numpy(space.value))) / scale
+    off_unit = np.abs(np.linalg.norm(lengths, axis=0) - 1) * size
+    return float((np.linalg.norm(defects, axis=0) + off_unit).max(initial=0.0))
+
+
+def _invariants(H: Any, reference: Array) -> tuple[float | None, float | None]:
+    """Return trace and squared Frobenius norm: the operator's own, or read off its columns."""
+    if hasattr(H, "squared_norm"):
+        return float(to_numpy(H.trace())), float(to_numpy(H.squared_norm()))
+    p = int(H.shape[0])
+    if p > MOST_COLUMNS:
+        return None, None
+    dense = to_numpy(H) if api.is_array_api_obj(H) else to_numpy(H @ like(np.eye(p), reference))
+    return float(np.trace(dense)), float((dense * dense).sum())
+
+
+def _gap(mine: float | None, other: Array, scale: float | None) -> float | None:
+    own = float(to_numpy(other))
+    if mine is None or np.isinf(own):
+        return None
+    return abs(mine - own) / (scale or 1.0)

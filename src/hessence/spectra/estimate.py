@@ -1,0 +1,214 @@
+"""Spectra that are not known exactly: some eigenvalues with error bounds, and the trace."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hessence._common.arrays import Array, dtype_name, to_numpy
+from hessence._common.files import write_atomically
+from hessence._common.value_table import value_table
+from hessence.krylov.selection import require_top
+from hessence.spectra.certificate import Certificate
+
+if TYPE_CHECKING:
+    from hessence.krylov.density_result import Density
+
+FORMAT = "hessence.estimate/1"
+
+
+@dataclass(eq=False, repr=False)
+class Estimate:
+    """Eigenvalues of a Hessian with error bounds; reads like a ``Spectrum``, as far as it goes.
+
+    Attributes
+    ----------
+    eigenvalues : array (k,)
+        Descending.
+    errors : array (k,)
+        An eigenvalue of the Hessian, as its products are computed, lies within this distance of
+        each: a proved bound. Rounding inside of the model comes on top: some 1e-6 relative in
+        float32, more where it cancels.
+    eigenvectors : array (p, k) or None
+        Orthonormal columns in the order of ``model.parameters()``; None if read from a file.
+    trace, trace_error : array
+        The sum of all eigenvalues and its standard error (for all p eigenvalues known, a bound).
+    size : int
+        The number p of all eigenvalues.
+    converged : bool
+        Whether every eigenvalue is as accurate as was asked for.
+    method : str
+        ``"Lanczos"``, or ``"dense"`` if the whole matrix was computed.
+    message : str
+        The outcome in a sentence and, where it is not all that was asked for, what to do next.
+    reason : str
+        Why the spectrum is not exact.
+    which : str
+        Which eigenvalues were asked for, see ``hs.eigenpairs``.
+    products : int
+        How many products with the Hessian eigenvalues and trace took; ``density.products`` come on
+        top where the density is looked at.
+    norm : float
+        The largest abs(λ) that was met, in the place of ‖H‖.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    >>> s = hs.spectrum(model, (torch.randn(20, 3), torch.randn(20, 1)), k=3)
+    >>> s.exact, s.method, len(s), s.size
+    (False, 'dense', 3, 21)
+    """
+
+    eigenvalues: Array
+    errors: Array
+    eigenvectors: Array | None
+    trace: Array
+    trace_error: Array
+    size: int
+    converged: bool
+    method: str
+    message: str
+    reason: str
+    which: str
+    products: int
+    norm: float = math.nan
+    _density: Density | Callable[[], Density] | None = field(default=None)
+
+    exact = False
+
+    @property
+    def sharpness(self) -> Array:
+        """The largest eigenvalue, if that end of the spectrum was asked for."""
+        require_top(self.which, self.eigenvalues, self.size)
+        return self.eigenvalues[0]
+
+    @property
+    def density(self) -> Density:
+        """The density of all eigenvalues with a band; computed when first asked for."""
+        if self._density is None:
+            raise ValueError(
+                "the density was not computed before the estimate was saved; compute it again."
+            )
+        if callable(self._density):
+            self._density = self._density()
+        return self._density
+
+    def __len__(self) -> int:
+        """Return the number of eigenvalues found."""
+        return int(self.eigenvalues.shape[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind the means to compute a density, which hold the model and its data."""
+        state = dict(vars(self))
+        if callable(self._density):
+            state["_density"] = None
+        return state
+
+    def verify(self, H: Any) -> Certificate:
+        """Multiply every eigenvector by an operator and return the worst residual.
+
+        Examples
+        --------
+        >>> import torch, hessence as hs
+        >>> _ = torch.manual_seed(0)
+        >>> layers = torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)
+        >>> model = torch.nn.Sequential(*layers)
+        >>> data = torch.randn(20, 3), torch.randn(20, 1)
+        >>> certificate = hs.spectrum(model, data).verify(hs.hessian(model, data))
+        >>> certificate.vectors, certificate.residual < 1e-5
+        (10, True)
+        """
+        if self.eigenvectors is None:
+            raise ValueError(
+                "these eigenvectors are gone: an estimate read from a file keeps eigenvalues and "
+                "errors only; compute it again to get vectors."
+            )
+        if tuple(H.shape) != (self.size, self.size):
+            raise ValueError(
+                f"H must have shape {(self.size, self.size)} to match the estimate, "
+                f"got {tuple(H.shape)}."
+            )
+        defects = to_numpy(H @ self.eigenvectors - self.eigenvalues * self.eigenvectors)
+        worst = float(np.linalg.norm(defects.astype(np.float64), axis=0).max())
+        residual = worst / (self.norm or 1.0)
+        return Certificate(residual, None, None, len(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the eigenvectors as plain data, exactly."""
+        data: dict[str, Any] = {
+            "format": FORMAT,
+            "method": self.method,
+            "exact": False,
+            "reason": self.reason,
+            "which": self.which,
+            "dtype": dtype_name(self.eigenvalues),
+            "eigenvalues": to_numpy(self.eigenvalues).tolist(),
+            "errors": to_numpy(self.errors).tolist(),
+            "trace": float(to_numpy(self.trace)),
+            "trace_error": float(to_numpy(self.trace_error)),
+            "size": self.size,
+            "converged": self.converged,
+            "message": self.message,
+            "products": self.products,
+            **({} if math.isnan(self.norm) else {"norm": self.norm}),
+        }
+        if self._density is not None and not callable(self._density):
+            data["density"] = self._density.to_dict()
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Estimate:
+        """Rebuild an estimate from ``to_dict``, as NumPy arrays and without eigenvectors."""
+        from hessence.krylov.density_result import Density
+
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise ValueError(f"data is not an estimate: expected a dictionary of format {FORMAT}.")
+        try:
+            dtype = np.dtype(data["dtype"])
+            return cls(
+                eigenvalues=np.asarray(data["eigenvalues"], dtype=dtype),
+                errors=np.asarray(data["errors"], dtype=dtype),
+                eigenvectors=None,
+                trace=np.asarray(data["trace"], dtype=dtype),
+                trace_error=np.asarray(data["trace_error"], dtype=dtype),
+                size=int(data["size"]),
+                converged=bool(data["converged"]),
+                method=str(data["method"]),
+                message=str(data["message"]),
+                reason=str(data["reason"]),
+                which=str(data.get("which", "LA")),
+                products=int(data["products"]),
+                norm=float(data.get("norm", math.nan)),
+                _density=Density.from_dict(data["density"]) if "density" in data else None,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"data is not a complete estimate: {error}.") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the estimate to a JSON file, whole or not at all."""
+        write_atomically(path, json.dumps(self.to_dict(), allow_nan=False))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the density on a logarithmic scale with the eigenvalues marked; returns the axes.
+
+        Needs ``hessence[plot]``, and computes the density if that has not been done.
+        """
+        return self.density.plot(ax, eigenvalues=self.eigenvalues)
+
+    def __repr__(self) -> str:
+        lines, count = value_table(self.eigenvalues, self.errors), len(self)
+        trace, spread = float(to_numpy(self.trace)), float(to_numpy(self.trace_error))
+        way = "from the whole matrix" if self.method == "dense" else f"estimated: {self.method}"
+        head = f"{count} of {self.size} eigenvalues, {way}, {self.products} products"
+        tail = [f"  trace {trace:.6g} ± {spread:.1e}"]
+        return "\n".join(
+            [head, *lines, *tail, *([] if self.converged else [f"  ! {self.message}"])]
+        )

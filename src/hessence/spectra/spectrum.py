@@ -1,0 +1,465 @@
+"""Spectra as users hold them: all eigenspaces, and what is computed from their values."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import array_api_compat as api
+import numpy as np
+
+from hessence._common.arrays import Array, dtype_name, epsilon, integers, to_numpy
+from hessence._common.files import write_atomically
+from hessence._common.memory import available
+from hessence._common.summation import compensated_sum
+from hessence.spectra.blocks import Block
+from hessence.spectra.certificate import Certificate, certify
+from hessence.spectra.eigenspace import Eigenspace
+
+if TYPE_CHECKING:
+    from hessence.krylov.density_result import Density
+
+FORMAT = "hessence.spectrum/1"
+
+ROUNDING = 100
+"""What rounding may do to an eigenvalue, in ε · ‖H‖."""
+
+
+class Inertia(NamedTuple):
+    """How many eigenvalues are positive, negative, and zero to the tolerance."""
+
+    positive: Any
+    negative: Any
+    flat: Any
+
+
+class Spectrum:
+    """Every eigenvalue of a Hessian, with multiplicities, labels and eigenvectors on demand.
+
+    Networks make spectra; users read them. For a batch of networks every quantity has the batch
+    dimensions in front, and ``spaces`` keeps one order for all of them while ``values`` and
+    ``eigenvalues`` are sorted for each network.
+
+    Parameters
+    ----------
+    blocks : sequence of Block
+        The direct sum that the Hessian is.
+    method : str
+        How the spectrum was found, such as ``"closed form"``.
+    exact : bool
+        Whether the only error is rounding.
+
+    Attributes
+    ----------
+    reason : str
+        For a PyTorch model, which network it was found to be and by which theorem.
+    converged, products
+        As an ``Estimate`` has them: True, and none.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> net = hs.ScalarLinear(np.asarray([1.0, 2.0, 0.5]), np.asarray([0.5, 1.0, 1.0]))
+    >>> s = net.hessian(np.asarray([1.0, -1.0]), np.asarray([2.0, -1.0])).spectrum()
+    >>> s
+    6 eigenvalues, closed form
+      label      value  multiplicity
+      outlier   8.7812             1
+      bulk         1.5             2
+      outlier  -1.2812             1
+      bulk        -1.5             2
+    >>> s.eigenvalues.round(4)
+    array([ 8.7812,  1.5   ,  1.5   , -1.2812, -1.5   , -1.5   ])
+    >>> s["outlier"][0].vectors().shape
+    (6, 1)
+    """
+
+    reason = ""
+    converged = True
+    products = 0
+
+    def __init__(self, blocks: Sequence[Block], method: str, *, exact: bool = True) -> None:
+        self.method = method
+        self.exact = exact
+        self._blocks = tuple(blocks)
+        columns = [block.eigenvalues() for block in self._blocks]
+        self._xp = xp = api.array_namespace(*columns)
+        values = xp.concat(columns, axis=-1) + 0.0  # no negative zeros
+        sizes = [int(column.shape[-1]) for column in columns]
+        self._ends = np.cumsum(sizes)
+        counts = _join_counts([block.multiplicity for block in self._blocks], sizes, values)
+        self._arrange(values, counts, np.arange(self._ends[-1]))
+
+    def _arrange(self, values: Array, counts: Array, origins: Any) -> None:
+        """Keep the groups; those of a single network without the empty ones, and sorted."""
+        if values.ndim == 1:
+            order = np.argsort(-to_numpy(values), stable=True)
+            order = order[to_numpy(counts)[order] > 0]
+            values = self._xp.take(values, integers(order, values), axis=0)
+            counts = integers(to_numpy(counts)[order], values)
+            origins = origins[order]
+        self._values, self._counts, self._origins = values, counts, origins
+
+    @cached_property
+    def spaces(self) -> tuple[Eigenspace, ...]:
+        """The eigenspaces, largest eigenvalue first (for a batch: in one order for all)."""
+        return tuple(self.space(g) for g in range(self._groups))
+
+    def space(self, index: int) -> Eigenspace:
+        """Return one of ``spaces`` without making the others."""
+        batched = self._values.ndim > 1
+        g = range(self._groups)[index]
+        return Eigenspace(
+            self._values[..., g] if batched else self._values[g],
+            self._uniform_count(g) if batched else int(self._counts[g]),
+            self._label(g),
+            *self._place(g),
+        )
+
+    def ends(self, most: int) -> tuple[Eigenspace, ...]:
+        """Return at most so many of ``spaces``, from both ends."""
+        count = self._groups
+        if count <= most:
+            return self.spaces
+        half = most // 2
+        return tuple(self.space(g) for g in (*range(half), *range(count - half, count)))
+
+    def __getitem__(self, label: str) -> tuple[Eigenspace, ...]:
+        """Return the spaces whose label is `label` or starts with it and a slash."""
+        if not isinstance(label, str):
+            raise TypeError(f"a spectrum is indexed by label, got {type(label).__name__}.")
+        return tuple(s for s in self.spaces if s.label == label or s.label.startswith(label + "/"))
+
+    @cached_property
+    def values(self) -> Array:
+        """One value for each eigenspace, largest first."""
+        return self._sorted[0]
+
+    @cached_property
+    def multiplicities(self) -> Array:
+        """The multiplicity of each entry of ``values``."""
+        return self._sorted[1]
+
+    @property
+    def eigenvalues(self) -> Array:
+        """All eigenvalues, largest first, each as often as its multiplicity says.
+
+        This is the one place where multiplicities are expanded, anew on each call.
+        """
+        xp, values, counts = self._xp, self.values, self.multiplicities
+        if values.ndim == 1:
+            return xp.repeat(values, counts)
+        ends = xp.cumulative_sum(counts, axis=-1)
+        position = xp.arange(len(self), device=api.device(values))
+        group = xp.zeros((*values.shape[:-1], len(self)), dtype=xp.int64, device=api.device(values))
+        for g in range(values.shape[-1] - 1):
+            group = group + xp.astype(position >= ends[..., g : g + 1], xp.int64)
+        return xp.take_along_axis(values, group, axis=-1)
+
+    def __len__(self) -> int:
+        """Return the number of eigenvalues."""
+        return int(to_numpy(self._counts).sum(axis=-1).flat[0])
+
+    @property
+    def size(self) -> int:
+        """The number of all eigenvalues, as an ``Estimate`` tells it."""
+        return len(self)
+
+    @property
+    def errors(self) -> Array:
+        """What rounding may have done to each of ``eigenvalues``: 100 ε ‖H‖, as in ``rank``.
+
+        Closed forms have a small relative error, and so are far better where abs(λ) is small.
+        Where products of weights cancel, more digits are lost before there is a Hessian at all.
+        """
+        return self.eigenvalues * 0 + self._rounding[..., None]
+
+    @property
+    def trace_error(self) -> Array:
+        """What rounding may have done to the trace: the sum of all ``errors``."""
+        return len(self) * self._rounding
+
+    @property
+    def eigenvectors(self) -> Array:
+        """All eigenvectors as columns (p, p), in the order of ``eigenvalues``.
+
+        ``spaces`` have them eigenspace by eigenspace, which is the way for large networks.
+
+        Examples
+        --------
+        >>> import numpy as np, hessence as hs
+        >>> H = hs.ScalarLinear([1.0, 2.0, 0.5], [0.5, 1.0, 1.0]).hessian([1.0, -1.0], [2.0, -1.0])
+        >>> s = H.spectrum()
+        >>> z = s.eigenvectors
+        >>> bool(np.allclose(z * s.eigenvalues @ z.T, H.dense()))
+        True
+        """
+        if self._values.ndim > 1:
+            raise ValueError("eigenvectors belong to one network; pick one of the batch first.")
+        bits = self._xp.finfo(self._values.dtype).bits
+        needed = 2 * len(self) ** 2 * bits / 8
+        if needed > available(self._values):
+            raise ValueError(
+                f"all {len(self)} eigenvectors would take {needed / 1e9:.0f} GB: take those of one "
+                "of the spaces, such as spaces[0].vectors()."
+            )
+        return self._xp.concat([space.vectors() for space in self.spaces], axis=-1)
+
+    @property
+    def sharpness(self) -> Array:
+        """The largest eigenvalue."""
+        return self._xp.max(self._where_present(self._values, -np.inf), axis=-1)
+
+    @property
+    def trace(self) -> Array:
+        """The sum of all eigenvalues."""
+        return compensated_sum(self._values * self._weights)
+
+    @property
+    def squared_norm(self) -> Array:
+        """The sum of all squared eigenvalues: the squared Frobenius norm."""
+        return self._xp.sum(self._values * self._values * self._weights, axis=-1)
+
+    @property
+    def norm(self) -> Array:
+        """The largest magnitude of an eigenvalue: the spectral norm."""
+        return self._xp.max(self._where_present(self._xp.abs(self._values), 0.0), axis=-1)
+
+    @property
+    def logabsdet(self) -> Array:
+        """The logarithm of the product of abs(λ) over the eigenvalues that are not flat.
+
+        An eigenvalue is flat if abs(λ) ≤ 100 ε ‖H‖, with ε the spacing of the floating-point type.
+        So a singular Hessian gets its pseudo-determinant rather than −∞, and a zero Hessian gets 0.
+        """
+        xp = self._xp
+        curved = xp.where(self._flat(None), xp.ones_like(self._values), xp.abs(self._values))
+        return compensated_sum(xp.log(curved) * self._weights)
+
+    @property
+    def condition_number(self) -> Array:
+        """The largest over the smallest abs(λ) among the eigenvalues that are not flat.
+
+        Flat as in ``logabsdet``: a singular Hessian gets the condition number on its range. A zero
+        Hessian has none: NaN.
+        """
+        xp = self._xp
+        curved = xp.where(self._flat(None), xp.ones_like(self._values) * np.inf, self._values)
+        smallest = xp.min(self._where_present(xp.abs(curved), np.inf), axis=-1)
+        ratio = self.norm / smallest
+        return xp.where(xp.isinf(smallest), xp.ones_like(ratio) * np.nan, ratio)
+
+    def rank(self, tol: float | None = None) -> Any:
+        """Count the eigenvalues that are not flat.
+
+        Parameters
+        ----------
+        tol : float, optional
+            An eigenvalue is flat if abs(λ) ≤ tol · ‖H‖. The default is 100 ε, with ε the spacing of
+            the floating-point type; ``tol=0`` counts exact zeros only.
+        """
+        inertia = self.inertia(tol)
+        return inertia.positive + inertia.negative
+
+    def inertia(self, tol: float | None = None) -> Inertia:
+        """Count the positive, negative and flat eigenvalues; `tol` as in ``rank``."""
+        xp = self._xp
+        flat = self._flat(tol)
+        zero = xp.zeros_like(self._counts)
+
+        def count(mask: Array) -> Any:
+            total = xp.sum(xp.where(mask, self._counts, zero), axis=-1)
+            return int(total) if total.ndim == 0 else total
+
+        positive = xp.logical_and(self._values > 0, xp.logical_not(flat))
+        negative = xp.logical_and(self._values < 0, xp.logical_not(flat))
+        return Inertia(count(positive), count(negative), count(flat))
+
+    def verify(self, H: Any, *, samples: int = 8, rng: Any = 0) -> Certificate:
+        """Check the spectrum against an operator and return a certificate.
+
+        Parameters
+        ----------
+        H : operator or array
+            Anything with ``@``: a network's Hessian, a dense matrix.
+        samples : int
+            How many eigenvectors to test in each eigenspace, drawn at random from it where it has
+            more. At most 64 eigenspaces are tested, from both ends of the spectrum.
+        rng : int or numpy.random.Generator
+            The source of those draws.
+
+        Returns
+        -------
+        Certificate
+            The worst relative residual ‖Hz − λz‖/‖H‖, and how far the trace and the squared
+            Frobenius norm are from the operator's own. Prints as one line.
+        """
+        return certify(self, H, samples=samples, rng=rng)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return values, multiplicities, labels and method as plain data, exactly."""
+        return {
+            "format": FORMAT,
+            "method": self.method,
+            "exact": self.exact,
+            **({"reason": self.reason} if self.reason else {}),
+            "dtype": dtype_name(self._values),
+            "labels": [self._label(g) for g in range(self._groups)],
+            "values": to_numpy(self._values).tolist(),
+            "multiplicities": to_numpy(self._counts).tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Spectrum:
+        """Rebuild a spectrum from ``to_dict``, as NumPy arrays and without eigenvectors."""
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise ValueError(f"data is not a spectrum: expected a dictionary of format {FORMAT}.")
+        try:
+            values = np.asarray(data["values"], dtype=data["dtype"])
+            counts = np.asarray(data["multiplicities"], dtype=np.int64)
+            labels = np.asarray(data["labels"], dtype=object)
+            method, exact = str(data["method"]), bool(data["exact"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"data is not a complete spectrum: {error}.") from error
+        if values.shape != counts.shape or values.shape[-1:] != labels.shape:
+            raise ValueError("data is not a complete spectrum: its lists differ in length.")
+        if values.dtype.kind != "f" or not np.isfinite(values).all() or (counts < 0).any():
+            raise ValueError("data is not a spectrum: it needs finite values and multiplicities.")
+        self = cls.__new__(cls)
+        self.method, self.exact, self._blocks = method, exact, ()
+        self.reason = str(data.get("reason", ""))
+        self._xp = api.array_namespace(values)
+        self._arrange(values, counts, labels)
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the spectrum to a JSON file, whole or not at all."""
+        write_atomically(path, json.dumps(self.to_dict(), allow_nan=False))
+
+    @property
+    def density(self) -> Density:
+        """The density of all eigenvalues, smoothed, as ``hs.density`` estimates it."""
+        from hessence.krylov.known_density import known_density
+
+        if self.values.ndim > 1:
+            raise ValueError("a density belongs to one network; pick one of the batch first.")
+        values, counts = to_numpy(self.values), to_numpy(self.multiplicities)
+        return known_density(values, counts, error=float(self._rounding))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw all eigenvalues, coloured by label; needs ``hessence[plot]``. Returns the axes."""
+        from hessence.plotting.pictures import draw_spectrum
+
+        return draw_spectrum(self, ax)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spectrum) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Eigenvectors are functions of the network; a copy in another process goes without them.
+        return Spectrum.from_dict, (self.to_dict(),)
+
+    def __repr__(self) -> str:
+        rows = [
+            (space.label, _number(space.value), str(_multiplicity(space.multiplicity)))
+            for space in self.ends(12)
+        ]
+        header = ("label", "value", "multiplicity")
+        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(3)]
+        lines = [
+            f"  {row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}"
+            for row in [header, *rows]
+        ]
+        hidden = self._groups - len(rows)
+        if hidden:
+            lines.insert(1 + len(rows) // 2, f"  … {hidden} more …")
+        batch = tuple(self._values.shape[:-1])
+        of = f" of each of {batch} networks" if batch else ""
+        kind = "" if self.exact else ", estimated"
+        return "\n".join([f"{len(self)} eigenvalues{of}, {self.method}{kind}", *lines])
+
+    @property
+    def _groups(self) -> int:
+        return int(self._values.shape[-1])
+
+    def _label(self, g: int) -> str:
+        place = self._place(g)
+        return place[0].label(*place[1:]) if place else str(self._origins[g])
+
+    def _place(self, g: int) -> tuple[Any, ...]:
+        """Return the block, the sibling and the index in it that group g comes from."""
+        if not self._blocks:
+            return ()
+        origin = int(self._origins[g])
+        which = int(np.searchsorted(self._ends, origin, side="right"))
+        block = self._blocks[which]
+        inside = origin - (int(self._ends[which - 1]) if which else 0)
+        return block, *divmod(inside, len(block.labels))
+
+    def _uniform_count(self, g: int) -> Any:
+        counts = to_numpy(self._counts)[..., g]
+        return int(counts.flat[0]) if (counts == counts.flat[0]).all() else self._counts[..., g]
+
+    @cached_property
+    def _weights(self) -> Array:
+        return self._xp.astype(self._counts, self._values.dtype)
+
+    @cached_property
+    def _sorted(self) -> tuple[Array, Array]:
+        xp = self._xp
+        if self._values.ndim == 1:
+            return self._values, self._counts
+        order = xp.argsort(self._values, axis=-1, descending=True, stable=True)
+        return (
+            xp.take_along_axis(self._values, order, axis=-1),
+            xp.take_along_axis(self._counts, order, axis=-1),
+        )
+
+    def _where_present(self, values: Array, otherwise: float) -> Array:
+        xp = self._xp
+        return xp.where(self._counts > 0, values, xp.ones_like(values) * otherwise)
+
+    @property
+    def _rounding(self) -> Array:
+        return ROUNDING * epsilon(self._values) * self.norm
+
+    def _flat(self, tol: float | None) -> Array:
+        if tol is None:
+            tol = ROUNDING * epsilon(self._values)
+        elif not isinstance(tol, (int, float)):
+            raise TypeError(f"tol must be a number, got {type(tol).__name__}.")
+        elif not tol >= 0:
+            raise ValueError(f"tol must not be negative, got {tol}.")
+        return self._xp.abs(self._values) <= tol * self.norm[..., None]
+
+
+def _join_counts(multiplicities: list[Any], sizes: list[int], values: Array) -> Array:
+    """Return the multiplicity of every group, shaped like the values."""
+    xp = api.array_namespace(values)
+    if values.ndim == 1:
+        return integers(np.repeat([int(m) for m in multiplicities], sizes), values)
+    lead = tuple(values.shape[:-1])
+    columns = []
+    for multiplicity, size in zip(multiplicities, sizes, strict=True):
+        column = integers(multiplicity, values)
+        columns.append(xp.broadcast_to(xp.broadcast_to(column, lead)[..., None], (*lead, size)))
+    return xp.concat(columns, axis=-1)
+
+
+def _number(value: Array) -> str:
+    values = to_numpy(value)
+    if values.ndim == 0:
+        return f"{float(values):.5g}"
+    return f"{values.min():.3g} … {values.max():.3g}"
+
+
+def _multiplicity(count: Any) -> str:
+    if isinstance(count, int):
+        return str(count)
+    counts = to_numpy(count)
+    return f"{counts.min()} … {counts.max()}"

@@ -1,0 +1,84 @@
+"""The command line, run as a user runs it."""
+
+import json
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from hessence.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    command = [sys.executable, "-m", "hessence", "demo", "--json", "--out", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return folder, json.loads(done.stdout), done.stderr
+
+
+def test_demo_table_is_exact(demo):
+    _, rows, errors = demo
+    assert errors == ""
+    assert {row["method"] for row in rows} >= {"closed form", "narrow twin", "coupled block"}
+    for row in rows:
+        if row["parameters"] <= 400:
+            assert row["autodiff_deviation"] < 1e-12
+        assert max(row["residual"], row["trace_defect"], row["norm_defect"]) < 1e-12
+
+
+def test_demo_page_stands_alone(demo):
+    folder, _, _ = demo
+
+    class Sources(HTMLParser):
+        found = ()
+
+        def handle_starttag(self, tag, attrs):
+            self.found += tuple(v for k, v in attrs if k in ("src", "href"))
+
+    parser = Sources()
+    parser.feed((folder / "index.html").read_text(encoding="utf-8"))
+    pictures = sorted(path.name for path in folder.glob("*.png"))
+    assert len(parser.found) == len(pictures) >= 3
+    assert all(source.startswith("data:image/png;base64,") for source in parser.found)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_demo_refuses_a_folder_it_cannot_write(tmp_path, capsys, nested):
+    blocker = tmp_path / "file"
+    blocker.write_text("here first")
+    target = blocker / "deeper" if nested else blocker
+    assert main(["demo", "--out", str(target)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"hessence: cannot write to {target}")
+    assert captured.err.count("\n") == 1
+    assert blocker.read_text() == "here first"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_demo_refuses_a_read_only_folder(tmp_path, capsys):
+    tmp_path.chmod(0o500)
+    assert main(["demo", "--out", str(tmp_path)]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "beginning"),
+    [
+        ([], "hessence: error: the following arguments are required: COMMAND"),
+        (["dance"], "hessence: error: argument COMMAND: invalid choice: 'dance'"),
+        (["demo", "--colour"], "hessence: error: unrecognized arguments: --colour"),
+        (["spectrum", "a.py:b", "-k", "abc"], "hessence spectrum: error: argument -k: must be a"),
+        (["spectrum", "a.py:b", "--which", "XX"], "hessence spectrum: error: argument --which: "),
+        (["reproduce", "--jobs", "two"], "hessence reproduce: error: argument --jobs: invalid"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_told_in_one(arguments, beginning, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    told = capsys.readouterr().err
+    assert told.startswith(beginning)
+    assert told.endswith(" --help.\n")
+    assert told.count("\n") == 1

@@ -1,0 +1,91 @@
+"""Pointwise losses and their derivatives against autodiff and 60-digit arithmetic."""
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hessence.data.losses import Huber, Logistic, Squared, as_loss
+from tests.oracle import LOSSES, OWN
+
+ALL = {**{name: as_loss(name) for name in ("mse", "logistic", "huber")}, **OWN}
+
+
+@pytest.mark.parametrize("name", ALL)
+@given(st.floats(-30, 30), st.floats(-30, 30))
+def test_value_and_derivatives_against_autodiff(name, prediction, target):
+    target = (1.0 if target > 0 else -1.0) if name == "logistic" else target
+    if name == "huber" and abs(abs(prediction - target) - 1) < 1e-6:
+        target += 0.1
+    f = torch.tensor(prediction, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor(target, dtype=torch.float64)
+    value = LOSSES[name](f, y)
+    (first,) = torch.autograd.grad(value, f, create_graph=True)
+    second = torch.autograd.grad(first, f)[0] if first.requires_grad else torch.zeros(())
+    loss, pair = ALL[name], (np.asarray([prediction]), np.asarray([target]))
+    for mine, theirs in zip(
+        (loss.value, loss.first, loss.second), (value, first, second), strict=True
+    ):
+        np.testing.assert_allclose(mine(*pair), [theirs.item()], rtol=1e-13, atol=1e-300)
+
+
+@pytest.mark.parametrize("margin", [0.0, 1.0, 30.0, 700.0, 1e5, 1e300])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("label", [1.0, -1.0])
+def test_logistic_far_out(margin, sign, label):
+    """No overflow, and tails to full relative accuracy."""
+    f, y = mpmath.mpf(sign * margin), mpmath.mpf(label)
+    tail = mpmath.exp(-abs(f))
+    value = mpmath.log1p(tail) + max(-y * f, 0)
+    first = -y * (tail if y * f > 0 else 1) / (1 + tail)
+    second = tail / (1 + tail) ** 2
+    pair = np.asarray([sign * margin]), np.asarray([label])
+    loss = Logistic()
+    for mine, exact in zip(
+        (loss.value, loss.first, loss.second), (value, first, second), strict=True
+    ):
+        np.testing.assert_allclose(mine(*pair), [float(exact)], rtol=1e-13, atol=1e-320)
+
+
+def test_huber_with_another_threshold():
+    f = torch.linspace(-5, 5, 41, dtype=torch.float64) + 0.01
+    theirs = torch.nn.functional.huber_loss(f, 0 * f, reduction="none", delta=2.5)
+    np.testing.assert_allclose(Huber(2.5).value(f.numpy(), 0 * f.numpy()), theirs, rtol=1e-15)
+
+
+@pytest.mark.parametrize("threshold", [0.0, -1.0, np.inf, np.nan])
+def test_huber_refuses(threshold):
+    with pytest.raises(ValueError, match="threshold must"):
+        Huber(threshold)
+
+
+@pytest.mark.parametrize("labels", [[0.0, 1.0], [2.0, 1.0], [0.5, -1.0]])
+@pytest.mark.parametrize("method", ["value", "first", "second"])
+def test_logistic_wants_signs(labels, method):
+    with pytest.raises(ValueError, match="y must hold labels"):
+        getattr(Logistic(), method)(np.zeros(2), np.asarray(labels))
+
+
+class Half:
+    def value(self, prediction, target):
+        return prediction
+
+    def first(self, prediction, target):
+        return prediction
+
+
+@pytest.mark.parametrize(
+    ("loss", "error"),
+    [
+        ("mae", ValueError),
+        ("MSE", ValueError),
+        (None, TypeError),
+        (Half(), TypeError),
+        (Squared, TypeError),
+    ],
+)
+def test_what_is_no_loss(loss, error):
+    with pytest.raises(error, match="loss must be"):
+        as_loss(loss)

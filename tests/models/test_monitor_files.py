@@ -1,0 +1,195 @@
+"""A monitor's history in files: whole, damaged, resumed, and written by one rank of several."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+
+import hessence as hs
+from hessence.models.history import History
+from hessence.models.monitor import Monitor
+from tests.models import monitored_run, monitored_shares
+from tests.models.monitored import assert_equal, descend, small
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_history_comes_back_bit_by_bit(tmp_path):
+    model, data, loss = small()
+    monitor = Monitor(model, data, loss, k=2, trace=10)
+    for step in range(0, 9, 3):
+        monitor.measure(step, lr=0.1 / (1 + step))
+        descend(model, data, loss, 0.1)
+    path = tmp_path / "history.json"
+    monitor.history.save(path)
+    assert_equal(History.load(path), monitor.history)
+    assert_equal(hs.load(path), monitor.history)
+    json.loads(path.read_text(), parse_constant=pytest.fail)
+    again = Monitor(model, data, lambda model, batch: loss(model(batch[0]), batch[1]), k=2)
+    again.measure(-3)
+    again.history.save(path)
+    assert_equal(History.load(path), again.history)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "{}", "null", '{"format": "hessence.history/1"}',
+     '{"format": "hessence.history/1", "parameters": 123, "k": 1, "records": [{}]}',
+     "\x00\xff", "1" * 5000],
+)  # fmt: skip
+def test_a_damaged_history_is_refused_and_left_alone(tmp_path, content):
+    path = tmp_path / "run.json"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"run\.json .* damaged .* left as it is"):
+        History.load(path)
+    with pytest.raises(ValueError, match=r"run\.json"):
+        Monitor(*small(), path=path)
+    assert path.read_bytes() == content.encode("latin-1")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_half_a_history_is_refused_wherever_it_ends(tmp_path):
+    monitor, path = Monitor(*small(), path=tmp_path / "run.json"), tmp_path / "run.json"
+    monitor.measure(0)
+    whole = path.read_text()
+    for length in range(0, len(whole.rstrip()), 7):
+        path.write_text(whole[:length])
+        with pytest.raises(ValueError, match="damaged"):
+            History.load(path)
+
+
+def test_a_new_monitor_goes_on_with_the_history_and_as_cheaply(tmp_path):
+    model, data, loss = small()
+    path = tmp_path / "run.json"
+    first = Monitor(model, data, loss, path=path)
+    for step in range(5):
+        first.measure(step)
+        descend(model, data, loss, 0.01)
+    second = Monitor(model, data, loss, path=path)
+    assert_equal(second.history, first.history)
+    record = second.measure(5)
+    assert record.products <= 5 < first.history.products[0]
+    assert record.ggn_products <= 5
+    assert_equal(History.load(path), second.history)
+    # What the vectors' file holds may be anything: then the search starts from nothing.
+    for damage in (lambda f: f.unlink(), lambda f: f.write_bytes(b"PK\x03\x04nonsense"),
+                   lambda f: np.savez(f, **{"hessian vectors": np.ones((1, 3))})):  # fmt: skip
+        damage(path.with_suffix(".npz"))
+        again = Monitor(model, data, loss, path=path)
+        fresh = again.measure(5)
+        assert fresh.products > 5
+        assert abs(fresh.sharpness - record.sharpness) <= fresh.errors[0] + record.errors[0]
+
+
+def test_going_back_to_an_earlier_step_replaces_what_came_after(tmp_path):
+    model, data, loss = small()
+    path = tmp_path / "run.json"
+    first = Monitor(model, data, loss, path=path)
+    for step in (0, 10, 20, 30):
+        first.measure(step)
+    second = Monitor(model, data, loss, path=path)
+    np.testing.assert_array_equal(second.history.steps, [0, 10, 20, 30])
+    second.measure(20)
+    np.testing.assert_array_equal(History.load(path).steps, [0, 10, 20])
+    second.measure(25)
+    np.testing.assert_array_equal(History.load(path).steps, [0, 10, 20, 25])
+    with pytest.raises(ValueError, match=r"^step must be greater than the last one, 25, got 20;"):
+        second.measure(20)
+
+
+def test_a_run_from_the_start_leaves_the_old_history_beside_the_new_one(tmp_path):
+    model, data, loss = small()
+    path = tmp_path / "run.json"
+    first = Monitor(model, data, loss, path=path)
+    for step in range(4):
+        first.measure(step)
+    before = path.read_bytes()
+    second = Monitor(model, data, loss, path=path)
+    assert not (tmp_path / "run.json.bak").exists()
+    with pytest.warns(UserWarning, match=r"run.json had the history .* kept in run.json.bak\."):
+        second.measure(0)
+    second.measure(1)
+    assert (tmp_path / "run.json.bak").read_bytes() == before
+    np.testing.assert_array_equal(History.load(path).steps, [0, 1])
+    third = Monitor(model, data, loss, path=path)
+    with pytest.warns(UserWarning, match=r"kept in run.json.bak1\."):
+        third.measure(0)
+    assert (tmp_path / "run.json.bak").read_bytes() == before
+    np.testing.assert_array_equal(hs.load(tmp_path / "run.json.bak1").steps, [0, 1])
+
+
+def test_files_of_another_model_or_k_are_refused(tmp_path):
+    model, data, loss = small()
+    path = tmp_path / "run.json"
+    Monitor(model, data, loss, path=path).measure(0)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"run\.json has the history of 1 eigenvalues .* of 2"):
+        Monitor(model, data, loss, k=2, path=path)
+    with pytest.raises(ValueError, match="with 123 parameters, not of 1 with 36"):
+        Monitor(model, data, loss, path=path, params="2.weight")
+    assert path.read_bytes() == before
+
+
+def run_script(folder, *arguments):
+    command = [sys.executable, "-m", monitored_run.__name__, str(folder), *arguments]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_a_killed_run_goes_on_where_it_was(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    undisturbed, process = run_script(whole), run_script(killed, "pause")
+    for step in range(18):
+        assert int(process.stdout.readline()) == step
+        process.stdin.write("\n")
+        process.stdin.flush()
+    process.kill()
+    process.communicate()
+    assert process.returncode == -9
+    left = History.load(killed / "run.json")
+    assert list(left.steps) in [list(range(n)) for n in (18, 19)]
+    resumed = run_script(killed)
+    out, _ = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0
+    # The last checkpoint was made at step 14.
+    assert out.split()[0] == "14"
+    undisturbed.communicate(timeout=120)
+    history, expected = History.load(killed / "run.json"), History.load(whole / "run.json")
+    np.testing.assert_array_equal(history.steps, np.arange(monitored_run.STEPS))
+    np.testing.assert_array_equal(history.loss, expected.loss)
+    np.testing.assert_array_equal(history.eigenvalues[:14], expected.eigenvalues[:14])
+    for name, errors in (("eigenvalues", "errors"), ("ggn_eigenvalues", "ggn_errors")):
+        distance = np.abs(getattr(history, name) - getattr(expected, name))
+        assert (distance <= getattr(history, errors) + getattr(expected, errors)).all()
+    assert history.products[14] < history.products[0]
+    assert {entry.name for entry in killed.iterdir()} == {"run.json", "run.npz", "checkpoint.pt"}
+
+
+@pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="needs gloo")
+def test_all_ranks_get_the_same_records_and_the_first_one_writes(tmp_path):
+    command = [sys.executable, "-m", monitored_shares.__name__]
+    runs = [(0, 2), (1, 2), (0, 1)]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(world), str(tmp_path)], cwd=ROOT)
+        for rank, world in runs
+    ]
+    try:
+        assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+    first, second, alone = (History.load(tmp_path / f"history-{w}-{r}.json") for r, w in runs)
+    assert_equal(first, second)
+    np.testing.assert_array_equal(first.steps, np.arange(8))
+    np.testing.assert_array_equal(first.products, alone.products)
+    for name in ("loss", "eigenvalues", "ggn_eigenvalues", "trace"):
+        np.testing.assert_allclose(getattr(first, name), getattr(alone, name), rtol=1e-10)
+    assert {entry.name for entry in (tmp_path / "seen-by-2-0").iterdir()} == {"run.json", "run.npz"}
+    assert not list((tmp_path / "seen-by-2-1").iterdir())

@@ -1,0 +1,74 @@
+"""Householder frames against the properties that define them, checked with dense algebra."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from hessence.spectra.frames import Frame
+
+
+def dense(frame, reference):
+    """Return the whole orthogonal matrix, column by column."""
+    span = frame.span(np.eye(frame.rank))
+    return np.concatenate([span, frame.complement(np.eye(frame.order - frame.rank))], axis=-1)
+
+
+SPECIAL = {
+    "one": [[3.0], [4.0], [0.0]],
+    "negative": [[-3.0], [4.0], [0.0]],
+    "first axis": [[1.0], [0.0], [0.0]],
+    "minus the first axis": [[-1.0], [0.0], [0.0]],
+    "zero": [[0.0], [0.0], [0.0]],
+    "repeated": [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]],
+    "zero between": [[1.0, 0.0, 1.0], [2.0, 0.0, 0.0], [3.0, 0.0, 1.0], [1.0, 0.0, 0.0]],
+    "more vectors than dimensions": [[1.0, 2.0, 3.0], [4.0, 5.0, 7.0]],
+    "almost dependent": [[1.0, 1.0], [1.0, 1.0 + 1e-15], [1.0, 1.0]],
+    "one dimension": [[-2.0]],
+}
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e150, 1e-150])
+@pytest.mark.parametrize("name", SPECIAL)
+def test_orthogonal_and_spanning(name, scale):
+    assert_frame(scale * np.asarray(SPECIAL[name]), scale)
+
+
+@given(
+    hnp.arrays(float, st.tuples(st.integers(1, 6), st.integers(1, 4)), elements=st.floats(-1, 1)),
+    st.integers(-498, 498),
+)
+def test_any_vectors_at_any_scale(vectors, exponent):
+    scale = 2.0**exponent
+    assert_frame(scale * vectors, scale)
+
+
+def assert_frame(vectors, scale):
+    frame = Frame(vectors)
+    q = dense(frame, vectors)
+    np.testing.assert_allclose(q.T @ q, np.eye(len(q)), rtol=0, atol=2e-15)
+    # The vectors lie in the span, and their coordinates there bring them back.
+    outside = q[:, frame.rank :].T @ (vectors / scale)
+    np.testing.assert_allclose(outside, 0, rtol=0, atol=4e-15)
+    back = frame.span(frame.coordinates(vectors))
+    np.testing.assert_allclose(back / scale, vectors / scale, rtol=0, atol=1e-14)
+
+
+@given(hnp.arrays(float, st.integers(1, 6), elements=st.floats(-1, 1)))
+def test_first_column_is_the_direction_itself(vector):
+    length = math.hypot(*vector)
+    first = Frame(vector[:, None]).span(np.ones((1, 1)))[:, 0]
+    np.testing.assert_allclose(length * first, vector, rtol=0, atol=1e-15 * length)
+
+
+def test_batches_and_torch_equal_one_at_a_time():
+    vectors = np.random.default_rng(0).normal(size=(5, 4, 2))
+    spans = Frame(vectors).span(np.eye(2))
+    tensors = Frame(torch.tensor(vectors)).span(torch.eye(2, dtype=torch.float64))
+    for i in range(5):
+        np.testing.assert_allclose(spans[i], Frame(vectors[i]).span(np.eye(2)), atol=1e-15)
+        np.testing.assert_allclose(tensors[i], spans[i], atol=1e-15)
