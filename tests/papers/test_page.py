@@ -1,7 +1,7 @@
 """Tables and pages."""
 
 from hessence.papers.page import Picture, Table, page
-from hessence.plotting.pictures import new_figure
+from hessence.plotting.axes import new_figure
 
 
 def test_tables_line_up_for_terminals():

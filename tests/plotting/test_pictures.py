@@ -7,13 +7,9 @@ import hessence as hs
 from hessence.models.history import History
 from hessence.models.layers import LayerSpectra
 from hessence.models.measurement import Measurement
-from hessence.plotting.pictures import (
-    draw_history,
-    draw_spectrum,
-    draw_trajectory,
-    new_figure,
-)
-from hessence.plotting.sweep_picture import draw_sweep
+from hessence.plotting.axes import new_figure
+from hessence.plotting.spectra import draw_spectrum, draw_sweep
+from hessence.plotting.training import draw_history, draw_trajectory
 
 
 @pytest.fixture

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import hessence
-from hessence.cli import find_spectrum, judge_claims, make_report, run_reproduce, show_demo
-from hessence.cli.failures import CommandError
+from hessence.cli import CommandError, claims, demo, report, reproduce, spectrum
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that tells a mistake in one line, without all that could have been said instead."""
+    """A parser that reports a mistake in one line and leaves the usage to ``--help``."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help.\n")
@@ -28,15 +27,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"hessence {hessence.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (show_demo, find_spectrum, run_reproduce, make_report, judge_claims):
+    for command in (demo, spectrum, reproduce, report, claims):
         command.add(commands)
     options = parser.parse_args(arguments)
     try:
         return int(options.run(options))
     except CommandError as error:
         return _fail(str(error))
-    except BrokenPipeError:  # whoever reads what is printed has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
+    except BrokenPipeError:
+        # The reader of the output has seen enough. Python still flushes standard output at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         return _fail(f"cannot write to {options.out}: {error.strerror or error}")

@@ -108,7 +108,7 @@ class ScalarTrajectory(Trajectory):
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the outliers, the bulk and the phases; needs ``hessence[plot]``."""
-        from hessence.plotting.pictures import draw_trajectory
+        from hessence.plotting.training import draw_trajectory
 
         return draw_trajectory(self, ax)
 

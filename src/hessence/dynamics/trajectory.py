@@ -69,7 +69,7 @@ class Trajectory(ABC):
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the sharpness against 2 / lr; needs ``hessence[plot]``. Returns the axes."""
-        from hessence.plotting.pictures import draw_sharpness
+        from hessence.plotting.training import draw_sharpness
 
         return draw_sharpness(self, ax)
 

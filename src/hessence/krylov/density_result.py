@@ -189,7 +189,7 @@ class Density:
         matplotlib Axes
             The axes.
         """
-        from hessence.plotting.density_picture import draw_density
+        from hessence.plotting.density import draw_density
 
         return draw_density(self, ax, eigenvalues=eigenvalues, label=label, color=color)
 

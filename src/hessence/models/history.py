@@ -133,8 +133,8 @@ class History:
         return History(self.parameters, self.k, (*earlier, record))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw eigenvalues through training and 2 / lr; see ``hessence.plotting.pictures``."""
-        from hessence.plotting.pictures import draw_history
+        """Draw eigenvalues through training and 2 / lr; see ``hessence.plotting.training``."""
+        from hessence.plotting.training import draw_history
 
         return draw_history(self, ax)
 

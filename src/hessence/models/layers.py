@@ -38,9 +38,9 @@ class LayerSpectra(dict[str, Eigenpairs]):
     def plot(self, ax: Any = None) -> Any:
         """Draw the eigenvalues of each block, on a logarithmic scale if all of them are positive.
 
-        See ``hessence.plotting.pictures``.
+        See ``hessence.plotting.spectra``.
         """
-        from hessence.plotting.pictures import draw_layers
+        from hessence.plotting.spectra import draw_layers
 
         return draw_layers(self, ax)
 

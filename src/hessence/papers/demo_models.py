@@ -9,7 +9,7 @@ from torch import nn
 
 import hessence as hs
 from hessence.papers.page import Picture
-from hessence.plotting.pictures import legend_below, new_figure
+from hessence.plotting.axes import legend_below, new_figure
 
 STEPS, EVERY, LR = 1000, 20, 0.12
 

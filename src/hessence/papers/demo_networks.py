@@ -9,8 +9,8 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.page import Picture
-from hessence.plotting.pictures import COLOURS, GREY, draw_spectrum, legend_below, new_figure
-from hessence.plotting.sweep_picture import draw_sweep
+from hessence.plotting.axes import COLOURS, GREY, legend_below, new_figure
+from hessence.plotting.spectra import draw_spectrum, draw_sweep
 
 
 def network_pictures() -> Iterator[Picture]:

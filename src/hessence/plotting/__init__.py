@@ -1,1 +1,1 @@
-"""Pictures; they need matplotlib."""
+"""Pictures, imported by the ``plot`` methods of results; they need matplotlib."""

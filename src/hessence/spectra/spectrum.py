@@ -351,7 +351,7 @@ class Spectrum:
 
     def plot(self, ax: Any = None) -> Any:
         """Draw all eigenvalues, coloured by label; needs ``hessence[plot]``. Returns the axes."""
-        from hessence.plotting.pictures import draw_spectrum
+        from hessence.plotting.spectra import draw_spectrum
 
         return draw_spectrum(self, ax)
 

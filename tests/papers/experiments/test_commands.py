@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from hessence._common.files import write_atomically
-from hessence.cli import make_report
+from hessence.cli import report
 from hessence.cli.main import main
 from hessence.papers.claims import Claim, Verdict
 from hessence.papers.experiments import outputs
@@ -214,7 +214,7 @@ def test_the_report_tells_every_claim(tmp_path, monkeypatch, capsys):
         "E-C": Claim("E-C", "000 eq 3", "misprinted", lambda: Verdict(False, None, "off by 2")),
         "002-D": Claim("002-D", "002 §4", "of models", needs_torch),
     }
-    monkeypatch.setattr(make_report, "all_claims", lambda: claims)
+    monkeypatch.setattr(report, "all_claims", lambda: claims)
     main(["reproduce", str(SLEEPER), "--preset", "tiny", "--out", str(tmp_path)])
     assert main(["report", str(tmp_path)]) == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 
 from hessence.papers.experiments.catalogue import find_experiment
 from hessence.papers.experiments.dask_engine import dask_engine
-from hessence.papers.experiments.engines import EngineError
+from hessence.papers.experiments.jobs import EngineError
 from hessence.papers.experiments.runner import collect
 from hessence.papers.experiments.store import open_store
 from tests.papers.experiments.runs import SLEEPER, begun

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from hessence.papers.experiments.catalogue import find_experiment
-from hessence.papers.experiments.engines import EngineError, open_engine
+from hessence.papers.experiments.engines import open_engine
+from hessence.papers.experiments.jobs import EngineError
 from hessence.papers.experiments.options import changed
 from hessence.papers.experiments.runner import collect
 from hessence.papers.experiments.seeding import task_generator

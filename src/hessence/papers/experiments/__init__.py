@@ -68,7 +68,7 @@ of settings, four functions, and an ``EXPERIMENT`` that ties them together::
   its task and those that ``run`` returned. They have been through JSON: tuples and arrays are
   lists.
 - **draw** gets an empty matplotlib figure with constrained layout and fills it. Colours are in
-  :mod:`hessence.plotting.pictures`. Where the same records make several figures, ``draw`` is a
+  :mod:`hessence.plotting.axes`. Where the same records make several figures, ``draw`` is a
   dictionary from file names to functions.
 - **findings** states every claim the figure stands for, where the paper makes it, whether the
   records show it (None where these settings cannot tell), and the numbers that decide.

@@ -9,7 +9,7 @@ import numpy as np
 
 from hessence.papers.experiments.limits import Share, at_least, may_be_empty
 from hessence.papers.experiments.protocol import Record
-from hessence.plotting.pictures import COLOURS, GREY
+from hessence.plotting.axes import COLOURS, GREY
 
 
 @dataclass(frozen=True)

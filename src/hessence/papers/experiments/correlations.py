@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hessence.papers.experiments.protocol import Record
-from hessence.plotting.pictures import COLOURS, GREY
+from hessence.plotting.axes import COLOURS, GREY
 
 NORMS = ("spectral", "frobenius", "nuclear")
 NAMES = {"standard": "standard", "ntk": "neural tangent", "mup": "maximal update"}

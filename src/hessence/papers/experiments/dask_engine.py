@@ -8,8 +8,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from hessence.papers.experiments.engines import Engine, EngineError, ignore_interrupts
-from hessence.papers.experiments.jobs import Job, Outcome, perform
+from hessence.papers.experiments.jobs import (
+    Engine,
+    EngineError,
+    Job,
+    Outcome,
+    ignore_interrupts,
+    perform,
+)
 
 WINDOW = 256
 """Jobs handed to the scheduler at a time; more would only fill its memory."""

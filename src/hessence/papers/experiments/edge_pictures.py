@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hessence.papers.experiments.protocol import Record
-from hessence.plotting.pictures import COLOURS, GREY
+from hessence.plotting.axes import COLOURS, GREY
 
 OUTCOMES = {
     "below": ("never reaches 2/η", "#e3f2e1"),

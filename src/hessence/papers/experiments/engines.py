@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
-from hessence.papers.experiments.jobs import Job, Outcome, perform
-
-Engine = Callable[[Sequence[Job]], Iterator[Outcome]]
-"""Runs jobs and yields their outcomes as they come, in any order, each once."""
+from hessence.papers.experiments.dask_engine import dask_engine
+from hessence.papers.experiments.jobs import (
+    Engine,
+    EngineError,
+    Job,
+    Outcome,
+    ignore_interrupts,
+    perform,
+)
 
 PATIENCE = 3
 """How often in a row workers may die before a single task is finished."""
 
 
-class EngineError(Exception):
-    """Workers that cannot be had or kept; the text is one sentence for the user."""
-
-
 def open_engine(jobs: int = 1, cluster: str | None = None) -> AbstractContextManager[Engine]:
     """Return the engine for a number of processes or a cluster, as a context."""
     if cluster is not None:
-        from hessence.papers.experiments.dask_engine import dask_engine
-
         return dask_engine(cluster)
     return _local(jobs)
 
@@ -86,11 +84,6 @@ def prepare_worker(parent: int) -> None:
     """
     ignore_interrupts()
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
-
-
-def ignore_interrupts() -> None:
-    """Leave Ctrl-C to the process that started this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _follow(parent: int) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -38,6 +39,14 @@ class Outcome:
     seconds: float = 0.0
     error: str = ""
     details: str = ""
+
+
+Engine = Callable[[Sequence[Job]], Iterator[Outcome]]
+"""Runs jobs and yields their outcomes as they come, in any order, each once."""
+
+
+class EngineError(Exception):
+    """Workers could not be started or kept alive; the text is one sentence for the user."""
 
 
 def perform(job: Job) -> Outcome:
@@ -85,3 +94,8 @@ def limited_threads(count: int) -> Iterator[None]:
         finally:
             if torch:
                 torch.set_num_threads(before)
+
+
+def ignore_interrupts() -> None:
+    """Leave Ctrl-C to the process that started this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import hessence
-from hessence.papers.experiments.engines import Engine, in_process
+from hessence.papers.experiments.engines import in_process
 from hessence.papers.experiments.fingerprints import fingerprint
-from hessence.papers.experiments.jobs import Job, Outcome
+from hessence.papers.experiments.jobs import Engine, Job, Outcome
 from hessence.papers.experiments.options import OptionError
 from hessence.papers.experiments.plain import as_text, plain
 from hessence.papers.experiments.protocol import Experiment, Record, Task

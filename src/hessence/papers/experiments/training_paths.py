@@ -12,7 +12,7 @@ import numpy as np
 from hessence.papers.experiments.limits import at_least
 from hessence.papers.experiments.protocol import Record, Task
 from hessence.papers.experiments.stacked_training import class_subset, white_inputs
-from hessence.plotting.pictures import GREY
+from hessence.plotting.axes import GREY
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from hessence.papers.experiments.attention_by_definition import (
 )
 from hessence.papers.experiments.limits import at_least
 from hessence.papers.experiments.signed_scale import signed_scale
-from hessence.plotting.pictures import COLOURS, GREY
+from hessence.plotting.axes import COLOURS, GREY
 
 SWEEPS = {
     "keys": "norm of query and key weights",

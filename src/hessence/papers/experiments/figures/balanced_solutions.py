@@ -18,7 +18,7 @@ from hessence.papers.experiments.stacked_training import (
     train_linear,
     white_inputs,
 )
-from hessence.plotting.pictures import COLOURS
+from hessence.plotting.axes import COLOURS
 
 ROUNDING = 1e-10
 NARROW = (6, 2, 4)

@@ -19,7 +19,7 @@ from hessence.papers.experiments.stacked_training import (
     torch_model,
     train,
 )
-from hessence.plotting.pictures import COLOURS, GREY
+from hessence.plotting.axes import COLOURS, GREY
 
 CLUSTERS = ("dominant", "bulk", "rest")
 SHADES = dict(zip(CLUSTERS, (COLOURS[1], COLOURS[0], GREY), strict=True))

@@ -13,7 +13,7 @@ import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
 from hessence.papers.experiments.limits import at_least
 from hessence.papers.experiments.texts import GPT2_VOCABULARY, OPENWEBTEXT, require_text, text_data
-from hessence.plotting.pictures import COLOURS, GREY
+from hessence.plotting.axes import COLOURS, GREY
 
 MODELS = {True: ("with attention", COLOURS[1]), False: ("attention replaced by MLPs", COLOURS[0])}
 POINTS = 200

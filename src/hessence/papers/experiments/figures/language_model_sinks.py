@@ -18,7 +18,7 @@ from hessence.papers.experiments.texts import (
     require_text,
     text_data,
 )
-from hessence.plotting.pictures import COLOURS, GREY
+from hessence.plotting.axes import COLOURS, GREY
 
 SHADES = (COLOURS[0], COLOURS[3], COLOURS[1], COLOURS[4], COLOURS[2])
 NEAR = 0.01

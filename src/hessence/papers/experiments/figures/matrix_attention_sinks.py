@@ -18,7 +18,7 @@ from hessence.papers.experiments.attention_by_definition import (
 )
 from hessence.papers.experiments.limits import Share, at_least
 from hessence.papers.experiments.signed_scale import signed_scale
-from hessence.plotting.pictures import COLOURS, GREY
+from hessence.plotting.axes import COLOURS, GREY
 
 Case = tuple[float, float]
 """Gain of the weights, and scale of the first token of each sequence."""

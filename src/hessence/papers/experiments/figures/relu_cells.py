@@ -12,7 +12,8 @@ import numpy as np
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
 from hessence.papers.experiments.limits import Share, at_least
-from hessence.plotting.pictures import COLOURS, GREY, draw_spectrum
+from hessence.plotting.axes import COLOURS, GREY
+from hessence.plotting.spectra import draw_spectrum
 
 ROUNDING = 1e-10
 """Deviations below this, relative to the largest eigenvalue, are rounding."""

@@ -21,7 +21,7 @@ from hessence.papers.experiments.training_paths import (
     path_tasks,
     white_images,
 )
-from hessence.plotting.pictures import COLOURS
+from hessence.plotting.axes import COLOURS
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from hessence.papers.experiments.stack_studies import (
     teacher_told,
     trained_stack,
 )
-from hessence.plotting.pictures import COLOURS
+from hessence.plotting.axes import COLOURS
 
 LAYERS = ("W1", "W2")
 DRIVERS = {

@@ -17,7 +17,7 @@ from hessence.papers.experiments.training_paths import (
     path_tasks,
     white_images,
 )
-from hessence.plotting.pictures import COLOURS
+from hessence.plotting.axes import COLOURS
 
 FLAT = 0.1
 """A fall by less than this part is no flattening to speak of."""

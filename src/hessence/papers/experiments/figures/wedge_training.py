@@ -13,7 +13,8 @@ import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
 from hessence.papers.experiments.limits import at_least, between
 from hessence.papers.experiments.signed_scale import signed_scale
-from hessence.plotting.pictures import COLOURS, GREY, PHASES
+from hessence.plotting.axes import COLOURS, GREY
+from hessence.plotting.training import PHASES
 
 APPROACHES = {
     "above": ("to zero from above", COLOURS[2]),

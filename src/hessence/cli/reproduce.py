@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from hessence._common.files import write_atomically
-from hessence.cli.failures import CommandError
+from hessence.cli import CommandError
 from hessence.papers.experiments.catalogue import (
     UnknownExperimentError,
     all_experiments,
     find_experiment,
 )
 from hessence.papers.experiments.datasets import MissingDataError, require_data
-from hessence.papers.experiments.engines import Engine, EngineError, open_engine
+from hessence.papers.experiments.engines import open_engine
+from hessence.papers.experiments.jobs import Engine, EngineError
 from hessence.papers.experiments.listing import listing
 from hessence.papers.experiments.locking import InUseError
 from hessence.papers.experiments.options import OptionError, changed, nearest
@@ -182,7 +183,8 @@ def _run_one(plan: Plan, options: argparse.Namespace, store: Store, engine: Engi
         found = write_outputs(
             folder, experiment, plan.settings, options.preset, options.seed, collected
         )
-    except Exception as error:  # from settings that a figure was not made for, or an author's slip
+    except Exception as error:
+        # The settings are ones the figure was not made for, or its author made a mistake.
         _tell(
             experiment,
             f"all tasks are finished and kept, but there is no figure: {error!r}",

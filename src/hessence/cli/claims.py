@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from hessence.cli.failures import CommandError
+from hessence.cli import CommandError
 from hessence.papers.claims.ledger import (
     Judged,
     UnknownClaimError,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hessence._common.files import write_atomically
-from hessence.cli.failures import CommandError
+from hessence.cli import CommandError
 from hessence.papers.claims.ledger import (
     Judged,
     all_claims,

@@ -17,12 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hessence as hs
 from hessence._common.files import write_atomically
 from hessence._common.progress import ProgressBar
-from hessence.cli.failures import CommandError
+from hessence.cli import CommandError
 from hessence.papers.page import Picture
-from hessence.spectra.estimate import Estimate
-from hessence.spectra.spectrum import Spectrum
 
 MARKED = 64
 """How many eigenvalues the picture of an exact spectrum marks at most."""
@@ -80,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     if importlib.util.find_spec("matplotlib") is None:
         raise CommandError("the picture needs matplotlib: pip install 'hessence[plot]'.")
     bar = ProgressBar(sys.stderr, "products")
-    # What the script prints must not come between the lines of JSON.
+    # Output of the script must not mix with the JSON.
     printed = sys.stderr if options.json else sys.stdout
     with contextlib.redirect_stdout(printed), warnings.catch_warnings(record=True) as remarks:
         model, data, loss = _built(load_function(options.target), options.target)
@@ -150,8 +149,9 @@ def load_function(target: str) -> Callable[[], Any]:
 
 
 def _require_written(path: Path, name: str) -> None:
-    """Refuse a script that nowhere says the function's name, before it does all it does."""
-    with contextlib.suppress(SyntaxError, UnicodeDecodeError):  # which show when it is run
+    """Refuse a script that never mentions the function, before running it."""
+    # A script that cannot be parsed shows its error when it is run.
+    with contextlib.suppress(SyntaxError, UnicodeDecodeError):
         nodes = list(ast.walk(ast.parse(path.read_bytes())))
         kinds = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
         functions = [n.name for n in nodes if isinstance(n, kinds)]
@@ -198,16 +198,12 @@ def _place(error: Exception) -> str:
 
 def _find(
     model: Any, data: Any, loss: Any, options: argparse.Namespace, bar: ProgressBar
-) -> Spectrum | Estimate:
-    try:
-        import hessence.models.model_spectrum as curvature
-    except ModuleNotFoundError as error:
-        raise CommandError(
-            f"spectra of models need PyTorch: pip install 'hessence[torch]' ({error})"
-        ) from error
+) -> hs.Spectrum | hs.Estimate:
+    if importlib.util.find_spec("torch") is None:
+        raise CommandError("spectra of models need PyTorch: pip install 'hessence[torch]'.")
     bar.begin("eigenvalues and trace", None)
     try:
-        result = curvature.spectrum(
+        result = hs.spectrum(
             model,
             data,
             loss,
@@ -223,25 +219,26 @@ def _find(
             steps=options.steps,
             watch=bar.update,
         )
-        if isinstance(result, Estimate):
+        if isinstance(result, hs.Estimate):
             done = result.products
             bar.begin("density", done + options.probes * options.steps)
             _ = result.density
     except (TypeError, ValueError) as error:
         said = str(error).replace("pass eval_mode=True", "give --eval-mode")
         raise CommandError(said) from error
-    except Exception as error:  # from the user's own code, or PyTorch on its behalf
+    except Exception as error:
+        # The error comes from the user's own code, or from PyTorch on its behalf.
         raise CommandError(
             f"the model cannot be run on its data: {type(error).__name__}{_place(error)}: {error}"
         ) from error
     return result
 
 
-def _picture(result: Spectrum | Estimate) -> bytes:
-    from hessence.plotting.pictures import new_figure
+def _picture(result: hs.Spectrum | hs.Estimate) -> bytes:
+    from hessence.plotting.axes import new_figure
 
     figure, (ax,) = new_figure()
-    if isinstance(result, Spectrum):
+    if isinstance(result, hs.Spectrum):
         marked = [float(space.value) for space in result.ends(MARKED)]
         result.density.plot(ax, eigenvalues=marked)
     else:

@@ -5,7 +5,7 @@ import pytest
 
 import hessence as hs
 from hessence.krylov.known_density import known_density
-from hessence.plotting.pictures import COLOURS, new_figure
+from hessence.plotting.axes import COLOURS, new_figure
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hessence.cli.failures import CommandError
+from hessence.cli import CommandError
 
 
 def add(commands: Any) -> None:

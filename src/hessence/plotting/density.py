@@ -1,26 +1,40 @@
-"""The picture of a spectral density. Needs the extra ``hessence[plot]``, as all pictures do."""
+"""The picture of a spectral density."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hessence._common.arrays import to_numpy
-from hessence.plotting.pictures import next_colour, one_axes
-
-if TYPE_CHECKING:
-    from hessence.krylov.density_result import Density
+from hessence.plotting.axes import next_colour, one_axes
 
 BAND = "95 % band"
 TICK = "|"
 FEW, CROWD = 3, 10
-"""Of eigenvalues in a fiftieth of the picture, marks of a few stand alone; those of more than a
-crowd would merge into a bar."""
+"""Up to a few eigenvalues in a fiftieth of the picture keep full marks. The marks of more than a
+crowd would merge into a bar, and are drawn thin."""
+
+
+class _Density(Protocol):
+    """What the picture reads of a density."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def width(self) -> float: ...
+    @property
+    def grid(self) -> Any: ...
+    @property
+    def values(self) -> Any: ...
+    @property
+    def error(self) -> Any: ...
+    @property
+    def complete(self) -> bool: ...
 
 
 def draw_density(
-    density: Density,
+    density: _Density,
     ax: Any = None,
     *,
     eigenvalues: Any = None,

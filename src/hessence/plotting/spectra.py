@@ -1,0 +1,146 @@
+"""Pictures of spectra: one spectrum, spectra against a parameter, the spectrum of every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from hessence._common.arrays import to_numpy
+from hessence.plotting.axes import COLOURS, GREY, linear_stretch, one_axes
+
+MARKERS = {"outlier": "o", "bulk": "s"}
+
+MOST_LABELS = 8
+"""More labels than this would fill a picture with their names."""
+
+ROW = 0.24
+"""How many inches a name takes among others below it."""
+
+
+class _Spectrum(Protocol):
+    """What these pictures read of a spectrum."""
+
+    @property
+    def values(self) -> Any: ...
+    @property
+    def spaces(self) -> Any: ...
+    def __getitem__(self, label: str, /) -> Any: ...
+
+
+def draw_spectrum(spectrum: _Spectrum, ax: Any = None) -> Any:
+    """Draw all eigenvalues in descending order, one run of equal values for each eigenspace.
+
+    The colour tells the tail of the label (the cell, the input, …), the marker its head (outlier or
+    bulk); where there are many labels, the colour tells the head too. The cost depends on the
+    number of eigenspaces, not of eigenvalues.
+    """
+    if to_numpy(spectrum.values).ndim > 1:
+        raise ValueError("a picture shows one network; pick one of the batch first.")
+    ax = one_axes(ax)
+    many = len({space.label for space in spectrum.spaces}) > MOST_LABELS
+    parts = {space.label: space.label.partition("/") for space in spectrum.spaces}
+    kinds = sorted({head if many else tail for head, _, tail in parts.values()})
+    colour = {kind: COLOURS[i % len(COLOURS)] for i, kind in enumerate(kinds)}
+    seen: set[str] = set()
+    start = 0
+    for space in spectrum.spaces:
+        head, _, tail = parts[space.label]
+        name = head if many else space.label.replace("/", ", ")
+        count, value = space.multiplicity, float(to_numpy(space.value))
+        shade = GREY if head == "flat" else colour[head if many else tail]
+        # Up to a hundred copies are shown one by one, more as a line.
+        ranks = np.arange(start + 1, start + count + 1)
+        if count > 100:
+            ranks = ranks[[0, -1]]
+        ax.plot(
+            ranks,
+            np.full(ranks.size, value),
+            color=shade,
+            linestyle="-" if count > 100 else "none",
+            linewidth=3,
+            marker=MARKERS.get(head, "o"),
+            markersize=8 if head == "outlier" else 5,
+            markerfacecolor=shade if head == "outlier" else "white",
+            label=None if name in seen else name,
+        )
+        seen.add(name)
+        start += count
+    ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.set_xlabel("rank of the eigenvalue")
+    ax.set_ylabel("eigenvalue")
+    ax.legend(frameon=False)
+    return ax
+
+
+def draw_sweep(
+    parameter: Any,
+    spectra: _Spectrum | Sequence[_Spectrum],
+    ax: Any = None,
+    *,
+    name: str = "parameter",
+) -> Any:
+    """Draw the eigenvalues of several spectra against the parameter they differ in.
+
+    Either the spectrum of a batch of networks, or a sequence of spectra of one shape. Where
+    eigenvalues differ by more than a factor of 10, the scale is logarithmic on either side of a
+    linear stretch around zero, so that the bulk is seen beside the outliers.
+    """
+    ax = one_axes(ax)
+    shades = {"outlier": COLOURS[1], "bulk": COLOURS[0]}
+    styles = {"outlier": "-", "bulk": "--"}
+    everything: list[Any] = []
+    many = list(spectra) if isinstance(spectra, Sequence) else [spectra]
+    for head in dict.fromkeys(space.label.partition("/")[0] for space in many[0].spaces):
+        values = [[to_numpy(space.value) for space in s[head]] for s in many]
+        lines = np.asarray(values if len(many) > 1 else np.transpose(values[0]))
+        everything.append(lines)
+        for i, line in enumerate(lines.T):
+            ax.plot(
+                to_numpy(parameter),
+                line,
+                color=shades.get(head, GREY),
+                linestyle=styles.get(head, ":"),
+                label=head if i == 0 else None,
+            )
+    linear = linear_stretch(np.concatenate(everything, axis=1))
+    if linear is not None:
+        ax.set_yscale("symlog", linthresh=linear)
+    ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
+    ax.set_xlabel(name)
+    ax.set_ylabel("eigenvalue")
+    ax.margins(x=0)
+    ax.legend(frameon=False)
+    return ax
+
+
+def draw_layers(layers: Mapping[str, Any], ax: Any = None) -> Any:
+    """Draw the eigenvalues of diagonal blocks, one row for each block, the first one on top.
+
+    Where eigenvalues differ by more than a factor of 10, the scale is logarithmic; if not all are
+    positive, it is so on either side of a linear stretch around zero.
+    """
+    own, ax = ax is None, one_axes(ax)
+    if own:
+        _, height = ax.figure.get_size_inches()
+        ax.figure.set_figheight(max(height, ROW * (len(layers) + 2)))
+    everything = [to_numpy(pairs.eigenvalues) for pairs in layers.values()]
+    for place, values in enumerate(everything):
+        ax.plot(values, np.full(values.size, place), "o", color=COLOURS[0], alpha=0.6)
+    numbers = np.concatenate(everything)
+    linear = linear_stretch(numbers)
+    if linear is not None and numbers.min() > 0:
+        ax.set_xscale("log")
+    elif linear is not None:
+        ax.set_xscale("symlog", linthresh=linear)
+        ax.xaxis.get_major_locator().set_params(numticks=5)  # more would touch on narrow axes
+    if numbers.min() <= 0:
+        ax.axvline(0, color=GREY, linestyle=":", linewidth=1)
+    ax.set_yticks(range(len(layers)), list(layers))
+    ax.set_ylim(len(layers) - 0.5, -0.5)
+    ax.grid(axis="y", color=GREY, alpha=0.2)
+    ax.set_xlabel("eigenvalue")
+    ax.set_ylabel("diagonal block")
+    return ax
