@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 # Tests share a worker with the rest of their file, and with what that sets up once.
 WORKERS := -n 2 --dist loadscope
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all hunt lint bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -22,6 +22,10 @@ test: lint
 
 test-all: lint
 	$(BIN)/python -m pytest $(WORKERS) -m ""
+
+# New examples for the property tests, a thousand each: takes hours. SEED=7 repeats a run.
+hunt: $(READY)
+	$(BIN)/python -m pytest $(WORKERS) -m hunt --hypothesis-profile=hunt $(if $(SEED),--hypothesis-seed=$(SEED))
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -6,17 +6,45 @@ import signal
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis.internal.conjecture import providers
 
 COMMON = {
     "deadline": None,
     "database": None,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much],
 }
+# The default: what is drawn depends on the source of the test and on nothing else.
 settings.register_profile("hessence", derandomize=True, max_examples=25, **COMMON)
-# For a hunt: pytest --hypothesis-profile=hunt
-settings.register_profile("hunt", max_examples=1000, **COMMON)
+# `make hunt`: new examples in every run, some of them with constants found in our sources.
+settings.register_profile("hunt", derandomize=False, max_examples=1000, print_blob=True, **COMMON)
 settings.load_profile("hessence")
+
+
+@pytest.hookimpl(trylast=True)  # Hypothesis loads the profile of the command line in its own hook.
+def pytest_configure(config):
+    """Keep constants from our sources out of derandomised examples.
+
+    Hypothesis collects the constants of all local modules imported so far and draws some of its
+    numbers from them. What is local depends on the folder's name, and what has been imported on the
+    order of the tests and on the worker, so that derandomised examples would not be the same
+    everywhere. Hypothesis has no setting for this: the name replaced here is a private one, and
+    `tests/test_draws.py` fails if it has lost its effect.
+    """
+    if settings().derandomize:
+        if not hasattr(providers, "is_local_module_file"):
+            raise pytest.UsageError(
+                "hypothesis no longer asks is_local_module_file which constants to draw from: "
+                "find out how to keep them out of derandomised examples (tests/conftest.py)"
+            )
+        providers.is_local_module_file = lambda path: False
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what `make hunt` runs: the tests that draw their examples."""
+    for item in items:
+        if is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("hunt")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -89,7 +89,7 @@ class Cauchy:
 
     def second(self, prediction, target):
         r = prediction - target
-        return 2 * (1 - r * r) / (1 + r * r) ** 2
+        return 2 * (1 - r) * (1 + r) / (1 + r * r) ** 2  # accurate also where |r| is nearly 1
 
 
 def _log_one_plus_exp(z):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -11,6 +12,11 @@ from tests.oracle import KINDS, Case
 SIMPLE = st.sampled_from([0.0, 0.0, 1.0, -1.0, 0.5, -2.0])
 GENERAL = st.floats(0.01, 3.0) | st.floats(-3.0, -0.01)
 NUMBERS = SIMPLE | GENERAL
+
+
+def at_least(examples):
+    """Return a decorator for a test that needs more examples than others; a hunt draws its own."""
+    return settings(max_examples=max(examples, settings().max_examples))
 
 
 def shapes(kind, m, n, d):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.linalg import eigsh
 
 from hessence.krylov.extremal import eigenpairs
 from tests.krylov.market import KINDS, ORDER, SPECTRA, Counting, ends, matrix, numbers
+from tests.strategies import at_least
 
 WHICH = ("LA", "SA", "LM", "BE")
 
@@ -51,7 +52,7 @@ def test_bounds_contain_the_truth(spectrum, dtype, kind):
         check(pairs, H.astype(np.float64), k, which, tol)
 
 
-@settings(max_examples=80)
+@at_least(80)
 @given(data=st.data())
 def test_bounds_hold_for_any_spectrum(data):
     n = data.draw(st.integers(1, 10) | st.integers(65, 130))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hessence.krylov.basis import Basis
 from hessence.krylov.missed import look_for_missed
 from hessence.krylov.selection import hiding_places, preference
 from tests.krylov.market import KINDS, SPECTRA, matrix
+from tests.strategies import at_least
 
 N = 24
 
@@ -34,7 +35,7 @@ def require_relation(basis, H, tolerance=1e-13):
 STEPS = st.sampled_from(["expand", "block", "random", "rotate", "restart", "aside"])
 
 
-@settings(max_examples=60)
+@at_least(60)
 @given(
     names=st.lists(st.sampled_from(sorted(SPECTRA)), min_size=1, max_size=3),
     width=st.integers(1, 3),

@@ -8,12 +8,13 @@ import array_api_strict
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.linalg import aslinearoperator
 
 import hessence as hs
 from tests.krylov.market import KINDS, ORDER, SPECTRA, Counting, matrix
+from tests.strategies import at_least
 
 
 def smoothed(values, points, width):
@@ -247,7 +248,7 @@ def test_an_operator_that_is_not_symmetric_is_remarked():
     assert "! ⟨u, Hv⟩" in repr(density)
 
 
-@settings(max_examples=40)
+@at_least(40)
 @given(data=st.data())
 def test_any_spectrum_at_any_scale(data):
     n = data.draw(st.integers(1, 40))

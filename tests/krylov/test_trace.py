@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.linalg import aslinearoperator
 
@@ -18,6 +18,7 @@ from hessence.krylov.probes import Probes
 from hessence.krylov.scaling import ScaledProduct
 from hessence.krylov.sketch import sketch
 from tests.krylov.market import KINDS, ORDER, SPECTRA, Counting, matrix
+from tests.strategies import at_least
 
 METHODS = ("xtrace", "hutch++")
 MORE = {
@@ -180,7 +181,7 @@ def test_foreign_operators_and_our_own():
     assert abs(deviation(hs.trace(hessian, 50), float(hessian.trace()))) < 4
 
 
-@settings(max_examples=40)
+@at_least(40)
 @given(data=st.data())
 def test_any_spectrum_at_any_scale(data):
     n = data.draw(st.integers(1, 60))
