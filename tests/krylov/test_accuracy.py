@@ -21,7 +21,8 @@ def check(pairs, H, k, which, tol):
     norm = np.abs(exact).max()
     # NumPy's own answer is good to some spacings of ‖H‖, so it cannot judge more finely.
     slack = 30 * np.finfo(np.float64).eps * norm
-    values, errors, vectors = (numbers(x) for x in (pairs.eigenvalues, pairs.errors, pairs.vectors))
+    found = pairs.eigenvalues, pairs.errors, pairs.eigenvectors
+    values, errors, vectors = (numbers(x) for x in found)
     precision = float(np.finfo(str(pairs.errors.dtype).removeprefix("torch.")).eps)
     assert pairs.converged
     assert (np.diff(values) <= 0).all()
@@ -47,8 +48,8 @@ def test_bounds_contain_the_truth(spectrum, dtype, kind):
     H = matrix(SPECTRA[spectrum](ORDER, rng), rng).astype(dtype)
     for which, k, tol in [("LA", 6, 1e-6), ("SA", 4, 1e-4), ("LM", 5, 1e-6), ("BE", 5, 1e-8)]:
         pairs = eigenpairs(KINDS[kind](H), k=k, which=which, tol=tol)
-        assert type(pairs.vectors) is type(KINDS[kind](H))
-        assert str(pairs.vectors.dtype).removeprefix("torch.") == dtype
+        assert type(pairs.eigenvectors) is type(KINDS[kind](H))
+        assert str(pairs.eigenvectors.dtype).removeprefix("torch.") == dtype
         check(pairs, H.astype(np.float64), k, which, tol)
 
 
@@ -130,7 +131,7 @@ def test_single_precision_and_a_million_parameters():
         errors = np.abs(numbers(pairs.eigenvalues) - values[:3])
         assert pairs.converged
         assert (errors <= numbers(pairs.errors)).all()
-        vectors = numbers(pairs.vectors)
+        vectors = numbers(pairs.eigenvectors)
         assert np.abs(vectors.T @ vectors - np.eye(3)).max() < 2e-6
 
 

@@ -28,13 +28,13 @@ def within(density, values, factor=1.0):
     truth = smoothed(values, density.grid, density.width)
     seen = truth > 1e-6 * truth.max()
     off = np.abs(density.values - truth)[seen]
-    return float((off <= factor * density.error[seen] + 1e-12 * truth.max()).mean())
+    return float((off <= factor * density.band[seen] + 1e-12 * truth.max()).mean())
 
 
 def check_ends(density, values):
     """Neither end is outside of the spectrum, and each has an eigenvalue within its error."""
     slack = 100 * np.finfo(np.float64).eps * np.abs(values).max()
-    (low, high), (low_error, high_error) = density.ends, density.ends_error
+    (low, high), (low_error, high_error) = density.ends, density.ends_errors
     assert np.abs(values - low).min() <= low_error + slack
     assert np.abs(values - high).min() <= high_error + slack
     assert values.min() - low_error - slack <= low <= high <= values.max() + high_error + slack
@@ -50,7 +50,7 @@ def test_band_and_ends_for_every_kind(spectrum, dtype, kind):
     density = hs.density(KINDS[kind](H), probes=8, steps=40)
     assert within(density, exact, factor=2.0) > 0.9
     check_ends(density, exact)
-    for array in (density.grid, density.values, density.error, density.nodes, density.weights):
+    for array in (density.grid, density.values, density.band, density.nodes, density.weights):
         assert isinstance(array, np.ndarray)
         assert array.dtype == np.float64
     assert density.nodes.shape == density.weights.shape == (8, 40)
@@ -143,7 +143,7 @@ def test_moments_have_honest_errors():
     deviations = {"mean": [], "exp": []}
     for seed in range(40):
         density = hs.density(Counting(values), probes=4, steps=20, rng=seed, grid=[0.0])
-        deviations["mean"].append((density.mean - values.mean()) / density.mean_error)
+        deviations["mean"].append((density.mean - values.mean()) / density.mean_stderr)
         value, error = density.average(np.exp)
         deviations["exp"].append((value - np.exp(values).mean()) / error)
     for z in deviations.values():
@@ -216,7 +216,7 @@ def test_operators_of_curvlinops():
     assert within(density, exact) > 0.8
     check_ends(density, exact)
     estimate = hs.trace(operator, 40)
-    assert abs(estimate.value - exact.sum()) < 4 * estimate.error
+    assert abs(estimate.value - exact.sum()) < 4 * estimate.stderr
 
 
 def test_other_points_and_widths():
@@ -224,7 +224,7 @@ def test_other_points_and_widths():
     density = hs.density(Counting(values))
     here, error = density.at(density.grid)
     np.testing.assert_array_equal(here, density.values)
-    np.testing.assert_array_equal(error, density.error)
+    np.testing.assert_array_equal(error, density.band)
     points = np.linspace(-2, 10, 50).reshape(2, 25)
     there, error = density.at(points, width=0.5)
     truth = smoothed(values, points.ravel(), 0.5).reshape(2, 25)
@@ -258,7 +258,7 @@ def test_any_spectrum_at_any_scale(data):
     values = scale * np.asarray(distinct)[rng.integers(len(distinct), size=n)]
     density = hs.density(Counting(values), probes=2, steps=data.draw(st.integers(1, 50)), rng=rng)
     assert np.isfinite(density.values).all()
-    assert np.isfinite(density.error).all()
+    assert np.isfinite(density.band).all()
     assert np.trapezoid(density.values, density.grid) == pytest.approx(1, abs=1e-5)
     check_ends(density, values)
     # Chance can put the mean of two probes anywhere within the spectrum, and not beyond it.

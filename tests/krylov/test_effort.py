@@ -52,7 +52,7 @@ def test_a_warm_start_saves_products(k):
     before = eigenpairs(H, k=k)
     for size, most in [(1e-9, k), (1e-4, 2 * k)]:
         after = H + size * change
-        warm, cold = eigenpairs(after, k=k, v0=before.vectors), eigenpairs(after, k=k)
+        warm, cold = eigenpairs(after, k=k, v0=before.eigenvectors), eigenpairs(after, k=k)
         assert warm.products <= most < cold.products
         np.testing.assert_allclose(warm.eigenvalues, cold.eigenvalues, atol=1e-8)
 
@@ -71,7 +71,7 @@ def test_a_start_from_an_earlier_call_with_the_same_seed_hides_no_copies():
     for seed in range(12):
         before = eigenpairs(Counting(values), k=3, tol=1e-8, rng=seed)
         for j in range(2):
-            start = before.vectors[:, j]
+            start = before.eigenvectors[:, j]
             after = eigenpairs(Counting(values), k=3, tol=1e-8, rng=seed, v0=start)
             np.testing.assert_allclose(after.eigenvalues, 2.0, atol=1e-6)
 
@@ -88,8 +88,9 @@ def test_a_search_that_was_not_made_is_told_of():
 def test_each_value_is_told_resolved_or_not_by_its_own_residual(which):
     values = np.concatenate([[-40.0, 30.0, 3.0, -2.0], np.linspace(-1.5, 2.5, 400)])
     pairs = eigenpairs(Counting(values), k=4, which=which, tol=1e-6, max_products=14)
-    residuals = np.linalg.norm(values[:, None] * pairs.vectors - pairs.eigenvalues * pairs.vectors,
-                               axis=0)  # fmt: skip
+    vectors = pairs.eigenvectors
+    defects = values[:, None] * vectors - pairs.eigenvalues * vectors
+    residuals = np.linalg.norm(defects, axis=0)
     assert 0 < pairs.resolved.sum() < 4
     np.testing.assert_array_equal(pairs.resolved, residuals <= 1e-6 * 40)
 
@@ -105,9 +106,9 @@ def test_same_seed_same_result():
     values = np.random.default_rng(4).normal(size=500)
     first, second = (eigenpairs(Counting(values), k=4, rng=7) for _ in range(2))
     assert (first.eigenvalues == second.eigenvalues).all()
-    assert (first.vectors == second.vectors).all()
+    assert (first.eigenvectors == second.eigenvectors).all()
     generator = eigenpairs(Counting(values), k=4, rng=np.random.default_rng(7))
-    assert (first.vectors == generator.vectors).all()
+    assert (first.eigenvectors == generator.eigenvectors).all()
 
 
 def test_not_converged_is_said_and_not_raised():
@@ -121,7 +122,7 @@ def test_not_converged_is_said_and_not_raised():
     assert pairs.message in repr(pairs)
     assert (np.abs(pairs.eigenvalues[:, None] - values).min(axis=1) <= pairs.errors).all()
     with pytest.warns(ConvergenceWarning):
-        further = eigenpairs(Counting(values), k=3, v0=pairs.vectors, max_products=300)
+        further = eigenpairs(Counting(values), k=3, v0=pairs.eigenvectors, max_products=300)
     assert (further.errors < pairs.errors).all()
 
 

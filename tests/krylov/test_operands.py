@@ -49,11 +49,11 @@ class TorchOperator:
 )  # fmt: skip
 def test_vectors_are_of_the_operators_kind(operator, kind, dtype):
     pairs = eigenpairs(operator, k=3)
-    for array in (pairs.eigenvalues, pairs.vectors, pairs.errors):
+    for array in (pairs.eigenvalues, pairs.eigenvectors, pairs.errors):
         assert type(array) is kind
         assert array.dtype == dtype
     np.testing.assert_allclose(np.asarray(pairs.eigenvalues), [5, 5, 3], rtol=1e-5)
-    assert tuple(pairs.vectors.shape) == (100, 3)
+    assert tuple(pairs.eigenvectors.shape) == (100, 3)
     assert len(pairs) == 3
 
 
@@ -70,7 +70,7 @@ def test_an_unknown_operator_takes_the_kind_of_its_start():
             return torch.asarray(H) @ other
 
     pairs = eigenpairs(Bare(), k=2, v0=torch.ones(100, dtype=torch.float64))
-    assert isinstance(pairs.vectors, torch.Tensor)
+    assert isinstance(pairs.eigenvectors, torch.Tensor)
 
 
 def test_our_own_operators():

@@ -22,7 +22,7 @@ def test_a_batch_equals_one_by_one(which, kind):
     H = stack(SPECTRA, rng).reshape(3, 4, ORDER, ORDER)
     pairs = eigenpairs(KINDS[kind](H), k=4, which=which)
     assert tuple(pairs.eigenvalues.shape) == (3, 4, 4)
-    assert tuple(pairs.vectors.shape) == (3, 4, ORDER, 4)
+    assert tuple(pairs.eigenvectors.shape) == (3, 4, ORDER, 4)
     assert tuple(pairs.resolved.shape) == (3, 4, 4)
     assert pairs.converged
     for index in np.ndindex(3, 4):
@@ -32,7 +32,7 @@ def test_a_batch_equals_one_by_one(which, kind):
         if which == "LM":
             values, exact, errors = np.sort(np.abs(values)), np.sort(np.abs(exact)), errors.max()
         assert (np.abs(values - exact) <= errors + 1e-6 * norm).all()
-        vectors, values = numbers(pairs.vectors[index]), numbers(pairs.eigenvalues[index])
+        vectors, values = numbers(pairs.eigenvectors[index]), numbers(pairs.eigenvalues[index])
         residuals = np.linalg.norm(H[index] @ vectors - vectors * values, axis=0)
         assert (residuals <= numbers(pairs.errors[index]) * (1 + 1e-6)).all()
 
@@ -58,10 +58,10 @@ def test_a_batch_starts_from_a_batch_of_vectors():
     rng = np.random.default_rng(3)
     H = stack(["decaying", "negative_dominant", "outliers_on_a_bulk"], rng)
     cold = eigenpairs(H, k=3)
-    warm = eigenpairs(H, k=3, v0=cold.vectors)
+    warm = eigenpairs(H, k=3, v0=cold.eigenvectors)
     np.testing.assert_allclose(warm.eigenvalues, cold.eigenvalues, atol=1e-9)
     assert warm.products == 3
-    assert eigenpairs(H, k=1, v0=cold.vectors[..., 0]).products == 1
+    assert eigenpairs(H, k=1, v0=cold.eigenvectors[..., 0]).products == 1
 
 
 def test_a_batch_of_torch_operators_keeps_its_graph_out():
@@ -69,4 +69,4 @@ def test_a_batch_of_torch_operators_keeps_its_graph_out():
     H = hs.ScalarLinear(w, w.detach().flip(0)).hessian(torch.ones(3).double(), torch.zeros(3))
     pairs = eigenpairs(H, k=2)
     assert not pairs.eigenvalues.requires_grad
-    assert not pairs.vectors.requires_grad
+    assert not pairs.eigenvectors.requires_grad

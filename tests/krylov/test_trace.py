@@ -32,7 +32,7 @@ EXACT = ("zero", "identity", "low_rank", "steep")
 
 def deviation(estimate, truth):
     """Return the error in units of what it is said to be."""
-    return 0.0 if estimate.value == truth else (estimate.value - truth) / estimate.error
+    return 0.0 if estimate.value == truth else (estimate.value - truth) / estimate.stderr
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -50,10 +50,10 @@ def test_within_four_errors_for_every_kind(spectrum, dtype, kind, method):
         assert estimate.method == ("dense" if products == ORDER else method)
         assert float(estimate) == estimate.value
         assert isinstance(estimate.value, float)
-        assert estimate.error > 0 or spectrum == "zero"
+        assert estimate.stderr > 0 or spectrum == "zero"
         if spectrum in EXACT or products == ORDER:
             norm = np.linalg.norm(H.astype(np.float64))
-            assert estimate.error <= 50 * np.finfo(dtype).eps * np.sqrt(ORDER) * norm
+            assert estimate.stderr <= 50 * np.finfo(dtype).eps * np.sqrt(ORDER) * norm
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -147,7 +147,7 @@ def test_low_rank_takes_few_products(method):
     estimate = hs.trace(operator, method=method)
     assert estimate.value == pytest.approx(6.0, abs=1e-12)
     assert estimate.products == operator.products < 60
-    assert estimate.error < 1e-10
+    assert estimate.stderr < 1e-10
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -159,7 +159,7 @@ def test_little_memory_splits_the_budget(method):
     assert parts.value != whole.value
     for estimate in (whole, parts):
         assert abs(deviation(estimate, values.sum())) < 4
-        assert estimate.error < 20
+        assert estimate.stderr < 20
 
 
 def test_the_same_seed_gives_the_same_result():
@@ -191,7 +191,7 @@ def test_any_spectrum_at_any_scale(data):
     values = scale * np.asarray(distinct)[rng.integers(len(distinct), size=n)]
     products = data.draw(st.integers(min(n, 20), 70))
     estimate = hs.trace(Counting(values), products, rng, method=data.draw(st.sampled_from(METHODS)))
-    assert np.isfinite(estimate.error)
+    assert np.isfinite(estimate.stderr)
     assert abs(deviation(estimate, values.sum())) < 6
 
 
@@ -223,6 +223,6 @@ def test_errors_are_calibrated_where_memory_is_short(method):
     H = matrix(MORE["power_law"](ORDER, rng), rng)
     found = [hs.trace(H, 60, seed, method=method, memory=20 * 8 * ORDER) for seed in range(80)]
     offs = np.asarray([estimate.value for estimate in found]) - np.trace(H)
-    said = np.asarray([estimate.error for estimate in found])
+    said = np.asarray([estimate.stderr for estimate in found])
     assert 0.7 < np.sqrt(np.mean((offs / said) ** 2)) < 1.3
     assert said.mean() < 1.5 * np.sqrt(np.mean(offs**2))

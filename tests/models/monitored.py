@@ -6,7 +6,7 @@ from torch import nn
 
 ARRAYS = (
     "steps", "loss", "sharpness", "eigenvalues", "errors", "ggn_eigenvalues", "ggn_errors",
-    "ggn_gap", "trace", "trace_error", "lr", "products", "converged",
+    "ggn_gap", "trace", "trace_stderr", "lr", "products", "converged",
 )  # fmt: skip
 
 

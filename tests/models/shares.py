@@ -82,7 +82,7 @@ def ask(model, wrapped, x, classes):
         pairs = hs.eigenpairs(operators[name], k=3, tol=1e-10)
         assert pairs.method == "Lanczos"
         yield f"{name}: eigenvalues", pairs.eigenvalues
-        yield f"{name}: eigenvectors", pairs.vectors.abs()
+        yield f"{name}: eigenvectors", pairs.eigenvectors.abs()
     yield "density", torch.as_tensor(hs.density(operators["hessian"], probes=3, steps=10).values)
     linear = nn.Sequential(nn.Linear(4, 150, bias=False), nn.Linear(150, 3, bias=False)).double()
     found = hs.spectrum(linear, (x, real))

@@ -37,7 +37,7 @@ def test_layers(data):
     each = hs.layer_spectra(model, data, nn.MSELoss(), groups="parameter", of="ggn")
     assert list(each) == [name for name, _ in model.named_parameters()]
     chosen = hs.layer_spectra(model, data, nn.MSELoss(), groups={"ends": ["0", "4"]})
-    assert chosen["ends"].vectors.shape[0] == 30 + 12
+    assert chosen["ends"].eigenvectors.shape[0] == 30 + 12
     with pytest.warns(hs.ConvergenceWarning):
         pairs = hs.eigenpairs(torch.diag(torch.arange(999.0)), max_products=20)
     unresolved = LayerSpectra(a=pairs)

@@ -35,7 +35,7 @@ def test_an_estimate_has_proved_errors(large):
     assert bool(((s.eigenvalues - truth[:6]).abs() <= s.errors).all())
     assert float(s.errors.max()) <= 2e-6 * float(truth[0])
     assert float(s.sharpness) == float(s.eigenvalues[0])
-    assert abs(float(s.trace) - float(truth.sum())) <= 5 * float(s.trace_error)
+    assert abs(float(s.trace) - float(truth.sum())) <= 5 * float(s.trace_stderr)
     assert s.verify(hs.hessian(model, data, nn.MSELoss())).residual < 2e-6
     low = hs.spectrum(model, data, nn.MSELoss(), k=2, which="SA")
     with pytest.raises(ValueError, match='not among those found with which="SA": ask for "LA"'):
@@ -63,7 +63,7 @@ def test_ends_of_a_small_model(which, data):
     assert s.method == "dense"
     assert s.products == len(truth)
     assert np.allclose(np.asarray(s.eigenvalues), np.sort(wanted)[::-1], atol=1e-12)
-    assert np.isclose(float(s.trace), truth.sum(), rtol=0, atol=float(s.trace_error))
+    assert np.isclose(float(s.trace), truth.sum(), rtol=0, atol=float(s.trace_stderr))
 
 
 def test_all_eigenvalues(data):
@@ -296,4 +296,4 @@ def test_all_eigenvalues_give_the_trace(data):
     s = hs.spectrum(model, data, nn.MSELoss(), k=10**6)
     assert len(s.eigenvalues) == size
     assert float(s.trace) == pytest.approx(float(s.eigenvalues.sum()), rel=1e-12)
-    assert float(s.trace_error) < 1e-9
+    assert float(s.trace_stderr) < 1e-9

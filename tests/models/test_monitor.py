@@ -37,7 +37,7 @@ def test_values_are_those_of_dense_matrices_within_their_errors(dtype):
                 truth = np.linalg.eigvalsh(matrix.numpy())[::-1][:3]
                 assert (np.abs(values - truth) <= errors + rounding).all()
                 assert (errors <= 1.01e-4 * truth[0] + rounding).all()
-            assert abs(record.trace - float(H.trace())) <= 5 * record.trace_error
+            assert abs(record.trace - float(H.trace())) <= 5 * record.trace_stderr
             assert record.loss == pytest.approx(loss(model(x), y).item())
             gap = abs(record.eigenvalues[0] - record.ggn_eigenvalues[0]) / record.eigenvalues[0]
             assert record.ggn_gap == pytest.approx(gap)

@@ -38,10 +38,10 @@ def test_density_shows_values_band_and_eigenvalues(ax):
     low, top = ax.get_ylim()
     # One eigenvalue alone is to be seen, and so is the top of the band.
     assert low < 1 / (200 * density.width * np.sqrt(2 * np.pi))
-    assert top > (density.values + density.error).max()
+    assert top > (density.values + density.band).max()
     (band,) = ax.collections
     vertices = band.get_paths()[0].vertices
-    assert vertices[:, 1].max() == pytest.approx((density.values + density.error).max())
+    assert vertices[:, 1].max() == pytest.approx((density.values + density.band).max())
 
 
 def test_two_densities_can_be_told_apart(ax, two):
@@ -68,7 +68,7 @@ def test_two_densities_are_both_seen_whole(two):
             density.plot(ax)
         low, top = ax.get_ylim()
         assert all(low < 0.1 / (d.size * d.width) for d in two)
-        assert all(top > (d.values + d.error).max() for d in two)
+        assert all(top > (d.values + d.band).max() for d in two)
         left, right = ax.get_xlim()
         assert all(left <= d.grid[0] < d.grid[-1] <= right for d in two)
 

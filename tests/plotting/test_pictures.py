@@ -120,7 +120,7 @@ def history(lr, ggn=True, n=4):
             ggn_eigenvalues=[3.5 + i, 1.5] if ggn else [np.nan, np.nan],
             ggn_errors=[0.0, 0.0],
             trace=np.nan,
-            trace_error=np.nan,
+            trace_stderr=np.nan,
             lr=lr[i] if isinstance(lr, list) else lr,
             products=2,
             ggn_products=2,

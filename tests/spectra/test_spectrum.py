@@ -368,7 +368,7 @@ def test_an_exact_spectrum_has_what_an_estimate_has():
     assert s.products == 0
     assert (np.abs(s.eigenvalues - truth) <= s.errors).all()
     assert s.errors.max() < 1e-12 * np.abs(truth).max()
-    assert abs(s.trace - truth.sum()) <= s.trace_error
+    assert abs(s.trace - truth.sum()) <= s.trace_stderr
     z = s.eigenvectors
     np.testing.assert_allclose(z.T @ z, np.eye(8), atol=1e-13)
     np.testing.assert_allclose(z * s.eigenvalues @ z.T, H.dense(), atol=1e-13)

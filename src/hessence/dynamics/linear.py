@@ -224,7 +224,7 @@ class WeightTrajectory(_LinearTrajectory):
                 values.append(np.full(shape, np.nan))
                 continue
             pairs = self._carrier(state).top(1, tol=1e-10, v0=start, rng=step)
-            start = pairs.vectors[..., 0] if not shape else pairs.vectors
+            start = pairs.eigenvectors[..., 0] if not shape else pairs.eigenvectors
             values.append(to_numpy(pairs.eigenvalues)[..., 0])
         return like(np.asarray(values), self._net.weights[0])
 

@@ -11,7 +11,7 @@ import numpy as np
 from hessence._common.arrays import Numbers, floating, to_numpy
 from hessence.krylov.smoothing import Rules
 
-ARRAYS = ("grid", "values", "error")
+ARRAYS = ("grid", "values", "band")
 NUMBERS = ("products", "width", "message", "size")
 
 
@@ -28,7 +28,7 @@ class Density:
     values : array (points,)
         The density :math:`\frac1n \sum_k g_\sigma(x - \lambda_k)`, of integral 1, where
         :math:`g_\sigma` is the normal density of standard deviation ``width``.
-    error : array (points,)
+    band : array (points,)
         At every point, the true smoothed density lies within this distance with a probability of
         95 %, see ``hs.density``.
     nodes, weights : array (probes, steps)
@@ -39,7 +39,7 @@ class Density:
     ends : tuple of float
         The lowest and the highest node of all: the ends of the spectrum, as far as it was seen.
         Neither is outside of the spectrum, up to rounding.
-    ends_error : tuple of float
+    ends_errors : tuple of float
         An eigenvalue lies within this distance of each: the residual of its Ritz vector.
     width : float
         The standard deviation σ of the Gaussian.
@@ -60,12 +60,12 @@ class Density:
 
     grid: Numbers
     values: Numbers
-    error: Numbers
+    band: Numbers
     nodes: Numbers
     weights: Numbers
     products: int
     ends: tuple[float, float]
-    ends_error: tuple[float, float]
+    ends_errors: tuple[float, float]
     width: float
     message: str
     size: int
@@ -73,20 +73,20 @@ class Density:
     _remark: bool = False
 
     def at(self, points: Any, width: float | None = None) -> tuple[Numbers, Numbers]:
-        """Return values and error at other points, or for another width, without a product.
+        """Return values and band at other points, or for another width, without a product.
 
         Examples
         --------
         >>> import numpy as np, hessence as hs
         >>> density = hs.density(np.diag([0.0] * 99 + [5.0]))
-        >>> values, error = density.at([0.0, 5.0], width=0.1)
-        >>> np.round(values[0], 1), bool(abs(values[1] - 0.01 * 3.989) <= error[1])
+        >>> values, band = density.at([0.0, 5.0], width=0.1)
+        >>> np.round(values[0], 1), bool(abs(values[1] - 0.01 * 3.989) <= band[1])
         (np.float64(3.9), True)
         """
         _, points = floating(points=points)
         places = to_numpy(points).astype(np.float64)
-        values, error = self._rules.density(places.ravel(), checked_width(width) or self.width)
-        return values.reshape(places.shape), error.reshape(places.shape)
+        values, band = self._rules.density(places.ravel(), checked_width(width) or self.width)
+        return values.reshape(places.shape), band.reshape(places.shape)
 
     def average(self, function: Callable[[Numbers], Numbers]) -> tuple[float, float]:
         """Return tr f(H) / n, the mean of f over all eigenvalues, and its standard error.
@@ -97,8 +97,8 @@ class Density:
         --------
         >>> import numpy as np, hessence as hs
         >>> density = hs.density(np.diag(np.linspace(0.0, 1.0, 200)))
-        >>> value, error = density.average(np.exp)
-        >>> bool(abs(value - (np.e - 1)) < 4 * error)
+        >>> value, stderr = density.average(np.exp)
+        >>> bool(abs(value - (np.e - 1)) < 4 * stderr)
         True
         """
         images = np.asarray(function(self.nodes), dtype=np.float64)
@@ -119,7 +119,7 @@ class Density:
         return self.average(lambda nodes: nodes)[0]
 
     @property
-    def mean_error(self) -> float:
+    def mean_stderr(self) -> float:
         """The standard error of ``mean``."""
         return self.average(lambda nodes: nodes)[1]
 
@@ -138,7 +138,7 @@ class Density:
             **{name: getattr(self, name).tolist() for name in ARRAYS},
             **{name: getattr(self, name) for name in NUMBERS},
             "ends": list(self.ends),
-            "ends_error": list(self.ends_error),
+            "ends_errors": list(self.ends_errors),
             "rules": self._rules.to_dict(),
             "remark": self._remark,
         }
@@ -148,14 +148,14 @@ class Density:
         """Rebuild a density from ``to_dict``."""
         rules = Rules.from_dict(data["rules"])
         arrays: dict[str, Any] = {name: np.asarray(data[name], np.float64) for name in ARRAYS}
-        (low, high), (low_error, high_error) = data["ends"], data["ends_error"]
+        (low, high), (low_error, high_error) = data["ends"], data["ends_errors"]
         return cls(
             **arrays,
             **{name: data[name] for name in NUMBERS},
             nodes=rules.nodes,
             weights=rules.weights,
             ends=(low, high),
-            ends_error=(low_error, high_error),
+            ends_errors=(low_error, high_error),
             _rules=rules,
             _remark=data["remark"],
         )
@@ -195,7 +195,7 @@ class Density:
 
     def __repr__(self) -> str:
         probes, steps = self.nodes.shape
-        (low, high), (low_error, high_error) = self.ends, self.ends_error
+        (low, high), (low_error, high_error) = self.ends, self.ends_errors
         how = (
             f"{probes} probe{'s' * (probes != 1)} of up to {steps} step{'s' * (steps != 1)}, "
             f"{self.products} products"
@@ -204,7 +204,7 @@ class Density:
             f"density of {self.size} eigenvalues: {'all known' if self.complete else how}",
             f"  lowest   {low:.6g} ± {low_error:.1e}",
             f"  highest  {high:.6g} ± {high_error:.1e}",
-            f"  mean     {self.mean:.6g} ± {self.mean_error:.1e}",
+            f"  mean     {self.mean:.6g} ± {self.mean_stderr:.1e}",
             f"  width    {self.width:.3g}",
         ]
         return "\n".join([*lines, *([f"  ! {self.message}"] if self._remark else [])])

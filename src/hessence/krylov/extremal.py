@@ -232,7 +232,7 @@ def _report(findings: Findings, request: Request, subject: Operand, method: str)
     message = _message(findings, request, attainable(subject.reference))
     pairs = Eigenpairs(
         eigenvalues=like(findings.values * scale, subject.reference),
-        vectors=xp.matrix_transpose(findings.rows),
+        eigenvectors=xp.matrix_transpose(findings.rows),
         errors=like((findings.residuals + rounding) * scale, subject.reference),
         resolved=xp.asarray(findings.resolved, device=api.device(subject.reference)),
         products=findings.products,

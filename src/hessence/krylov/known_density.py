@@ -27,7 +27,7 @@ def known_density(values: Any, multiplicities: Any = None, *, error: float = 0.0
     --------
     >>> import numpy as np
     >>> density = known_density([5.0, 0.0], [1, 99])
-    >>> density.size, float(density.mean), float(density.error.max())
+    >>> density.size, float(density.mean), float(density.band.max())
     (100, 0.05, 0.0)
     """
     nodes = to_numpy(values).astype(np.float64)
@@ -49,12 +49,12 @@ def known_density(values: Any, multiplicities: Any = None, *, error: float = 0.0
     return Density(
         grid=grid,
         values=density,
-        error=band,
+        band=band,
         nodes=nodes[None],
         weights=weights[None],
         products=0,
         ends=ends,
-        ends_error=(error, error),
+        ends_errors=(error, error),
         width=width,
         message="All eigenvalues are known.",
         size=int(counts.sum()),

@@ -27,7 +27,7 @@ class Eigenpairs:
     ----------
     eigenvalues : array (k,)
         Descending, whatever end of the spectrum they come from; as often as their multiplicity.
-    vectors : array (n, k)
+    eigenvectors : array (n, k)
         Orthonormal eigenvectors as columns, in the same order.
     errors : array (k,)
         An eigenvalue of the operator lies within this distance of each: the norm of the residual
@@ -59,7 +59,7 @@ class Eigenpairs:
     """
 
     eigenvalues: Array
-    vectors: Array
+    eigenvectors: Array
     errors: Array
     resolved: Array
     products: int
@@ -72,11 +72,6 @@ class Eigenpairs:
     exact: ClassVar[bool] = False
 
     @property
-    def eigenvectors(self) -> Array:
-        """The eigenvectors, by the name that they have in the result of ``hs.spectrum``."""
-        return self.vectors
-
-    @property
     def converged(self) -> bool:
         """Whether every eigenvalue is resolved."""
         return bool(api.array_namespace(self.resolved).all(self.resolved))
@@ -84,7 +79,7 @@ class Eigenpairs:
     @property
     def sharpness(self) -> Array:
         """The largest eigenvalue, if that end of the spectrum was asked for."""
-        require_top(self.which, self.eigenvalues, int(self.vectors.shape[-2]))
+        require_top(self.which, self.eigenvalues, int(self.eigenvectors.shape[-2]))
         return self.eigenvalues[..., 0]
 
     def __len__(self) -> int:
@@ -94,7 +89,7 @@ class Eigenpairs:
     def __repr__(self) -> str:
         lines = value_table(self.eigenvalues, self.errors, self.resolved)
         count = len(self)
-        order = int(self.vectors.shape[-2])
+        order = int(self.eigenvectors.shape[-2])
         batch = tuple(self.eigenvalues.shape[:-1])
         of = f" of each of {batch} operators" if batch else ""
         head = (

@@ -86,11 +86,11 @@ def density(
     Returns
     -------
     Density
-        With ``grid``, ``values``, ``error``, ``nodes``, ``weights``, ``ends`` and a ``plot``.
+        With ``grid``, ``values``, ``band``, ``nodes``, ``weights``, ``ends`` and a ``plot``.
 
     Notes
     -----
-    The band ``error`` is pointwise, for 95 %, and has three parts. The first is statistical:
+    The ``band`` is pointwise, for 95 %, and has three parts. The first is statistical:
     Student's quantile times the standard error of a mean of N probes, the larger of two estimates.
     One is what the spread of random vectors must be, given the density itself (see ``smoothing``),
     with N degrees of freedom; so a single probe has a band too, a wide one. The other, from four
@@ -124,7 +124,7 @@ def density(
     True
     >>> truth = np.exp(-0.5 * (density.grid[:, None] - np.diag(H)) ** 2 / density.width**2)
     >>> truth = truth.mean(axis=1) / density.width / np.sqrt(2 * np.pi)
-    >>> bool(np.mean(np.abs(density.values - truth) <= density.error) > 0.9)
+    >>> bool(np.mean(np.abs(density.values - truth) <= density.band) > 0.9)
     True
     """
     subject = operand(H)
@@ -140,23 +140,23 @@ def density(
     drawn = Probes(source, int(probes), subject.size, subject.reference)
     with full_precision():
         chains = _run(product, drawn, steps, max(1, room // (steps + WORKSPACE)))
-    rules, ends, ends_error = _evaluate(chains, steps, subject, product.scale)
+    rules, ends, ends_errors = _evaluate(chains, steps, subject, product.scale)
     norm = max(abs(end) for end in ends)
     if sigma is None:
         sigma = _default_width(rules, ends, norm, epsilon(subject.reference))
     if places is None:
         places = default_grid(ends, sigma)
-    values, error = rules.density(places, sigma)
+    values, band = rules.density(places, sigma)
     message, remark = _message(chains, rules, sigma)
     return Density(
         grid=places,
         values=values,
-        error=error,
+        band=band,
         nodes=rules.nodes,
         weights=rules.weights,
         products=product.products,
         ends=ends,
-        ends_error=ends_error,
+        ends_errors=ends_errors,
         width=sigma,
         message=message,
         size=subject.size,

@@ -1,4 +1,4 @@
-"""``hs.trace``: the trace of anything with ``@``, by random vectors, with an error."""
+"""``hs.trace``: the trace of anything with ``@``, by random vectors, with a standard error."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ def trace(
     Returns
     -------
     Trace
-        With ``value``, ``error``, ``products`` and ``method``; ``float(result)`` is the value.
+        With ``value``, ``stderr``, ``products`` and ``method``; ``float(result)`` is the value.
 
     Notes
     -----
-    The ``error`` is a standard error, scaled by the ratio of Student's and the normal
+    The ``stderr`` is a standard error, scaled by the ratio of Student's and the normal
     distribution's 95 % quantiles, so that twice the error means 95 % for few products too; and an
     allowance of 4 ε √n ‖H‖ (Frobenius) for rounding. For XTrace it includes the correlation of its
     estimates, which the paper's own error leaves out (see ``leave_one_out``): with 100 products,
-    (value − trace) / error has a standard deviation of 0.85 to 1.05 for the spectra of our tests.
+    (value − trace) / stderr has a standard deviation of 0.85 to 1.05 for the spectra of our tests.
     With 30 products or fewer and a steep spectrum, chance may hide the next eigenvalue from all
     vectors at once: 91 % are within twice the error then, and up to 2 % off by more than four.
 
@@ -90,7 +90,7 @@ def trace(
     >>> import numpy as np, hessence as hs
     >>> H = np.diag(1.0 / np.arange(1, 501) ** 2)
     >>> estimate = hs.trace(H, products=60)
-    >>> bool(abs(estimate.value - np.trace(H)) < 3 * estimate.error < 0.1)
+    >>> bool(abs(estimate.value - np.trace(H)) < 3 * estimate.stderr < 0.1)
     True
     >>> hs.trace(np.diag([1.0, 2.0, 3.0]))
     trace 6 ± 5.8e-15 (dense, 3 products)
@@ -115,7 +115,7 @@ def trace(
     widening = student(found.freedom) / NORMAL if found.freedom else 0.0
     return Trace(
         value=found.value * product.scale,
-        error=float(widening * found.error + allowance) * product.scale,
+        stderr=float(widening * found.error + allowance) * product.scale,
         products=product.products,
         method=method,
     )

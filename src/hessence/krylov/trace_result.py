@@ -13,7 +13,7 @@ class Trace:
     ----------
     value : float
         The trace.
-    error : float
+    stderr : float
         Its standard error, and an allowance for rounding: the true trace lies within twice this
         distance with a probability of 95 %. Zero only if the result is exact.
     products : int
@@ -25,12 +25,12 @@ class Trace:
     --------
     >>> import numpy as np, hessence as hs
     >>> found = hs.trace(np.diag(np.arange(500.0)), products=50)
-    >>> found.method, found.products, bool(abs(found.value - 124750) < 3 * found.error)
+    >>> found.method, found.products, bool(abs(found.value - 124750) < 3 * found.stderr)
     ('xtrace', 50, True)
     """
 
     value: float
-    error: float
+    stderr: float
     products: int
     method: str
 
@@ -40,6 +40,6 @@ class Trace:
     def __repr__(self) -> str:
         plural = "s" * (self.products != 1)
         return (
-            f"trace {self.value:.6g} ± {self.error:.1e} "
+            f"trace {self.value:.6g} ± {self.stderr:.1e} "
             f"({self.method}, {self.products} product{plural})"
         )

@@ -77,7 +77,7 @@ def estimate(
         which=which,
         reason=reason,
         trace=found.value,
-        trace_error=found.error,
+        trace_stderr=found.stderr,
         products=found.products,
         density=lambda: (
             _whole_density(H)
@@ -115,7 +115,7 @@ def _dense(H: ModelHessian, k: int | None, which: str, reason: str) -> Estimate:
         which=which,
         reason=reason,
         trace=values.sum(),
-        trace_error=rounding,
+        trace_stderr=rounding,
         products=0,
         density=known_density(values, error=float(pairs.errors.max())),
     )
@@ -128,7 +128,7 @@ def _reported(
     which: str,
     reason: str,
     trace: float,
-    trace_error: float,
+    trace_stderr: float,
     products: int,
     density: Density | Callable[[], Density],
 ) -> Estimate:
@@ -136,10 +136,10 @@ def _reported(
     return Estimate(
         eigenvalues=pairs.eigenvalues[chosen],
         errors=pairs.errors[chosen],
-        eigenvectors=pairs.vectors[:, chosen],
+        eigenvectors=pairs.eigenvectors[:, chosen],
         trace=like(trace, pairs.eigenvalues),
-        trace_error=like(trace_error, pairs.eigenvalues),
-        size=int(pairs.vectors.shape[0]),
+        trace_stderr=like(trace_stderr, pairs.eigenvalues),
+        size=int(pairs.eigenvectors.shape[0]),
         converged=pairs.converged,
         method=pairs.method,
         message=pairs.message,

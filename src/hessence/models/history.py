@@ -103,9 +103,9 @@ class History:
         return self._numbers("trace")
 
     @property
-    def trace_error(self) -> Numbers:
+    def trace_stderr(self) -> Numbers:
         """The standard error of the trace (n,)."""
-        return self._numbers("trace_error")
+        return self._numbers("trace_stderr")
 
     @property
     def lr(self) -> Numbers:

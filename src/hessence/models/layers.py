@@ -61,7 +61,7 @@ def _row(name: str, pairs: Eigenpairs) -> tuple[str, str, str, str]:
     if len(values) > SHOWN:
         values = [*values[: SHOWN - 1], "…", values[-1]]
     error = f"{to_numpy(pairs.errors).max():.1e}" + ("" if pairs.converged else " !")
-    return name, str(pairs.vectors.shape[0]), "  ".join(values), error
+    return name, str(pairs.eigenvectors.shape[0]), "  ".join(values), error
 
 
 def layer_spectra(

@@ -29,7 +29,7 @@ class Measurement:
         An eigenvalue lies within this distance of each: the residual ‖Hz − λz‖ of its vector.
     ggn_eigenvalues, ggn_errors : array (k,)
         The same for the Gauss–Newton matrix; NaN if it was not asked for or the loss is a closure.
-    trace, trace_error : float
+    trace, trace_stderr : float
         The Hessian's trace and its standard error; NaN if not asked for.
     lr : float
         The learning rate; NaN if not known.
@@ -50,7 +50,7 @@ class Measurement:
     ggn_eigenvalues: Numbers
     ggn_errors: Numbers
     trace: float
-    trace_error: float
+    trace_stderr: float
     lr: float
     products: int
     ggn_products: int

@@ -224,7 +224,7 @@ class Monitor:
         value, error, spent = math.nan, math.nan, 0
         if self._trace and np.isfinite(top.values).all():
             found = trace(H, self._trace, self._rng)
-            value, error, spent = found.value, found.error, found.products
+            value, error, spent = found.value, found.stderr, found.products
         H.release()
         linear = _nothing(self._history.k)
         if "ggn" in self._trackers:
@@ -239,7 +239,7 @@ class Monitor:
             ggn_eigenvalues=linear.values,
             ggn_errors=linear.errors,
             trace=value,
-            trace_error=error,
+            trace_stderr=error,
             lr=lr,
             products=top.products,
             ggn_products=linear.products,

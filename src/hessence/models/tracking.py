@@ -191,7 +191,7 @@ class Tracker:
 
     def _recollect(self, pairs: Eigenpairs) -> None:
         """Take in eigenpairs whose images are not at hand, but follow from being eigenpairs."""
-        rows, values = pairs.vectors.mT.contiguous(), to_numpy(pairs.eigenvalues).astype(float)
+        rows, values = pairs.eigenvectors.mT.contiguous(), to_numpy(pairs.eigenvalues).astype(float)
         images = pairs.eigenvalues[:, None] * rows
         self._past = self._past.updated(rows, images, np.diag(values), self._kept)
         self._follow(rows)

@@ -51,8 +51,8 @@ def draw_density(
     color = next_colour(ax) if color is None else color
     before = ax.get_ylim() if ax.has_data() and ax.get_yscale() == "log" else None
     floor = 0.04 / (density.size * density.width)
-    low = np.maximum(density.values - density.error, floor / 10)
-    high = np.maximum(density.values + density.error, floor / 10)
+    low = np.maximum(density.values - density.band, floor / 10)
+    high = np.maximum(density.values + density.band, floor / 10)
     if not density.complete:
         named = BAND if label is None else f"{label}, {BAND}"
         again = named in ax.get_legend_handles_labels()[1]
@@ -76,7 +76,7 @@ def draw_density(
         name = "eigenvalues" if label is None else f"{label}, eigenvalues"
         _mark(ax, to_numpy(eigenvalues).ravel(), name)
     ax.set_yscale("log")
-    bottom, top = floor, max(3 * float((density.values + density.error).max()), 10 * floor)
+    bottom, top = floor, max(3 * float((density.values + density.band).max()), 10 * floor)
     if before is not None:
         bottom, top = min(bottom, *before), max(top, *before)
     ax.set_ylim(bottom, top)

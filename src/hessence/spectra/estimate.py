@@ -37,7 +37,7 @@ class Estimate:
         float32, more where it cancels.
     eigenvectors : array (p, k) or None
         Orthonormal columns in the order of ``model.parameters()``; None if read from a file.
-    trace, trace_error : array
+    trace, trace_stderr : array
         The sum of all eigenvalues and its standard error (for all p eigenvalues known, a bound).
     size : int
         The number p of all eigenvalues.
@@ -71,7 +71,7 @@ class Estimate:
     errors: Array
     eigenvectors: Array | None
     trace: Array
-    trace_error: Array
+    trace_stderr: Array
     size: int
     converged: bool
     method: str
@@ -153,7 +153,7 @@ class Estimate:
             "eigenvalues": to_numpy(self.eigenvalues).tolist(),
             "errors": to_numpy(self.errors).tolist(),
             "trace": float(to_numpy(self.trace)),
-            "trace_error": float(to_numpy(self.trace_error)),
+            "trace_stderr": float(to_numpy(self.trace_stderr)),
             "size": self.size,
             "converged": self.converged,
             "message": self.message,
@@ -178,7 +178,7 @@ class Estimate:
                 errors=np.asarray(data["errors"], dtype=dtype),
                 eigenvectors=None,
                 trace=np.asarray(data["trace"], dtype=dtype),
-                trace_error=np.asarray(data["trace_error"], dtype=dtype),
+                trace_stderr=np.asarray(data["trace_stderr"], dtype=dtype),
                 size=int(data["size"]),
                 converged=bool(data["converged"]),
                 method=str(data["method"]),
@@ -205,7 +205,7 @@ class Estimate:
 
     def __repr__(self) -> str:
         lines, count = value_table(self.eigenvalues, self.errors), len(self)
-        trace, spread = float(to_numpy(self.trace)), float(to_numpy(self.trace_error))
+        trace, spread = float(to_numpy(self.trace)), float(to_numpy(self.trace_stderr))
         way = "from the whole matrix" if self.method == "dense" else f"estimated: {self.method}"
         head = f"{count} of {self.size} eigenvalues, {way}, {self.products} products"
         tail = [f"  trace {trace:.6g} ± {spread:.1e}"]

@@ -178,7 +178,7 @@ class Spectrum:
         return self.eigenvalues * 0 + self._rounding[..., None]
 
     @property
-    def trace_error(self) -> Array:
+    def trace_stderr(self) -> Array:
         """What rounding may have done to the trace: the sum of all ``errors``."""
         return len(self) * self._rounding
 

@@ -337,9 +337,9 @@ def test_the_top_of_wide_networks_through_their_twin(which, residual):
     found = H.top(4, which, tol=1e-10)
     norm = np.abs(values).max()
     np.testing.assert_allclose(np.abs(found.eigenvalues), np.abs(expected), atol=1e-8 * norm)
-    defect = H @ found.vectors - found.eigenvalues * found.vectors
+    defect = H @ found.eigenvectors - found.eigenvalues * found.eigenvectors
     assert np.linalg.norm(defect, axis=0).max() < 1e-8 * norm
-    started = H.top(4, which, tol=1e-10, v0=found.vectors[:, 0])
+    started = H.top(4, which, tol=1e-10, v0=found.eigenvectors[:, 0])
     np.testing.assert_allclose(np.abs(started.eigenvalues), np.abs(expected), atol=1e-8 * norm)
 
 
@@ -441,5 +441,5 @@ def test_a_long_stack_agrees_with_its_members(which):
         values = H.spectrum().eigenvalues
         best = values[0] if which == "LA" else values[np.argmax(np.abs(values))]
         assert float(found.eigenvalues[i, 0]) == pytest.approx(float(best), rel=1e-7)
-        z = found.vectors[i]
+        z = found.eigenvectors[i]
         assert np.linalg.norm(H @ z - found.eigenvalues[i] * z) < 1e-6

@@ -63,7 +63,7 @@ def top_of_stack(H: LinearHessian, k: int, which: str, options: dict[str, Any]) 
         return found
     rest = eigenpairs(H.pick(slow), k, which, **options)
     merged = {}
-    for name in ("eigenvalues", "vectors", "errors", "resolved"):
+    for name in ("eigenvalues", "eigenvectors", "errors", "resolved"):
         whole = to_numpy(getattr(found, name)).copy()
         whole[slow] = to_numpy(getattr(rest, name))
         kind = getattr(found, name)
@@ -109,7 +109,7 @@ def _narrow(H: LinearHessian, twin: LinearHessian, basis: Array, v0: Array) -> A
 def _widen(H: LinearHessian, twin: LinearHessian, basis: Array, found: Eigenpairs) -> Eigenpairs:
     """Carry the twin's eigenvectors back to the network."""
     xp = api.array_namespace(basis)
-    first, second = twin.split(found.vectors)
+    first, second = twin.split(found.eigenvectors)
     wide = basis[..., None, :, :]
     pieces = [xp.matmul(wide, first), xp.matmul(second, xp.matrix_transpose(wide))]
-    return replace(found, vectors=H.join(pieces), method=f"{found.method} on the narrow twin")
+    return replace(found, eigenvectors=H.join(pieces), method=f"{found.method} on the narrow twin")

@@ -116,7 +116,7 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
         enforce_sink(model, sink)
         H = hs.hessian(model, (x, y), torch.nn.CrossEntropyLoss())
         top = hs.eigenpairs(H, k=settings.outliers, tol=TOL, v0=start, rng=seed)
-        start = top.vectors
+        start = top.eigenvectors
         # The same random vectors for all strengths, so that changes come from the sink alone.
         found.append(hs.density(H, settings.probes, settings.products, rng=seed))
         rows.append({"sink": sink, "attention": sink_attention(model, x), "loss": H.loss(),

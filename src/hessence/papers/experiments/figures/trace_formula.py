@@ -47,11 +47,11 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
         forms = quadratic_forms(hessian, settings.vectors, rng)
         better = hs.trace(hessian, products=settings.vectors, rng=rng)
         top = hessian.top(1, tol=1e-4, v0=first, rng=rng)
-        first = top.vectors[:, 0]
+        first = top.eigenvectors[:, 0]
         norm = sum(np.sum(w**2) for w in hessian.weights) ** 0.5
         values = (shot.step, shot.loss[0], top.eigenvalues[0], norm, layer_sum(hessian.weights),
                   forms.mean(), forms.std(ddof=1) / len(forms) ** 0.5,
-                  better.value, better.error)  # fmt: skip
+                  better.value, better.stderr)  # fmt: skip
         for name, value in zip(rows, values, strict=True):
             rows[name].append(float(value))
     return {**rows, "samples": len(x), "inputs": x.shape[1]}
