@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hessence as hs
-from hessence.spectra.blocks import Block
+from hessence.spectra.subspaces import Subspaces
 from tests.oracle import KINDS
 from tests.strategies import cases, typical
 
@@ -26,7 +26,9 @@ def diagonal(values, multiplicities, labels):
         def carry(coordinates, copies):
             return coordinates * np.eye(starts[-1])[:, starts[g] : starts[g + 1]] @ copies
 
-        return Block(np.asarray([[values[g]]]), (labels[g],), lambda _: carry, multiplicities[g])
+        return Subspaces(
+            (labels[g],), lambda _: carry, multiplicities[g], matrix=np.asarray([[values[g]]])
+        )
 
     return hs.Spectrum([block(g) for g in range(len(values))], "by hand")
 

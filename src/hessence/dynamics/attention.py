@@ -16,7 +16,7 @@ from hessence.networks.attention.attention_hessian import Scalars, outlier_block
 from hessence.networks.attention.self_attention import SelfAttention
 from hessence.networks.attention.sequences import Sequences
 from hessence.networks.scalar.products import Gram
-from hessence.spectra.blocks import eigenvalues
+from hessence.spectra.small_eigen import eigenvalues
 from hessence.spectra.spectrum import Spectrum
 
 CHUNK = 512

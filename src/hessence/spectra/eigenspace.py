@@ -9,7 +9,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, like
-from hessence.spectra.blocks import Block
+from hessence.spectra.subspaces import Subspaces
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Eigenspace:
     value: Array
     multiplicity: Any
     label: str
-    _block: Block | None = field(default=None, repr=False, compare=False)
-    _sibling: int = field(default=0, repr=False, compare=False)
+    _family: Subspaces | None = field(default=None, repr=False, compare=False)
+    _member: int = field(default=0, repr=False, compare=False)
     _index: int = field(default=0, repr=False, compare=False)
 
     def vectors(self, k: int | None = None) -> Array:
@@ -53,7 +53,7 @@ class Eigenspace:
         dimension = self._dimension()
         k = dimension if k is None else _require_count(k, dimension)
         xp = api.array_namespace(self.value)
-        return self._carry(
+        return self._embed(
             xp.eye(dimension, k, dtype=self.value.dtype, device=api.device(self.value))
         )
 
@@ -61,16 +61,16 @@ class Eigenspace:
         """Return k random orthonormal eigenvectors of the space as columns, (p, k)."""
         dimension = self._dimension()
         normal = np.random.default_rng(rng).normal(size=(dimension, _require_count(k, dimension)))
-        return self._carry(like(np.linalg.qr(normal)[0], self.value))
+        return self._embed(like(np.linalg.qr(normal)[0], self.value))
 
-    def _carry(self, copies: Array) -> Array:
-        if self._block is None:
+    def _embed(self, copies: Array) -> Array:
+        if self._family is None:
             raise ValueError(
                 "these eigenvectors are gone: a spectrum read from a file keeps values, "
                 "multiplicities and labels only; compute it again to get vectors."
             )
-        coordinates = self._block.eigenvector(self._sibling, self._index)
-        return self._block.isometry(self._sibling)(coordinates, copies)
+        coordinates = self._family.eigenvector(self._member, self._index)
+        return self._family.isometry(self._member)(coordinates, copies)
 
     def _dimension(self) -> int:
         if isinstance(self.multiplicity, int):

@@ -15,9 +15,9 @@ from hessence._common.arrays import Array, dtype_name, epsilon, integers, to_num
 from hessence._common.files import write_atomically
 from hessence._common.memory import available
 from hessence._common.summation import compensated_sum
-from hessence.spectra.blocks import Block
 from hessence.spectra.certificate import Certificate, certify
 from hessence.spectra.eigenspace import Eigenspace
+from hessence.spectra.subspaces import Subspaces
 
 if TYPE_CHECKING:
     from hessence.krylov.density_result import Density
@@ -45,10 +45,12 @@ class Spectrum:
 
     Parameters
     ----------
-    blocks : sequence of Block
-        The direct sum that the Hessian is.
+    families : sequence of Subspaces
+        The invariant subspaces, which together are the whole space.
     method : str
         How the spectrum was found, such as ``"closed form"``.
+    operator : Operator, optional
+        The Hessian, whose products form the blocks that a family does not supply.
     exact : bool
         Whether the only error is rounding.
 
@@ -81,16 +83,23 @@ class Spectrum:
     converged = True
     products = 0
 
-    def __init__(self, blocks: Sequence[Block], method: str, *, exact: bool = True) -> None:
+    def __init__(
+        self,
+        families: Sequence[Subspaces],
+        method: str,
+        *,
+        operator: Any = None,
+        exact: bool = True,
+    ) -> None:
         self.method = method
         self.exact = exact
-        self._blocks = tuple(blocks)
-        columns = [block.eigenvalues() for block in self._blocks]
+        self.families = tuple(family.of(operator) for family in families)
+        columns = [family.eigenvalues() for family in self.families]
         self._xp = xp = api.array_namespace(*columns)
         values = xp.concat(columns, axis=-1) + 0.0  # no negative zeros
         sizes = [int(column.shape[-1]) for column in columns]
         self._ends = np.cumsum(sizes)
-        counts = _join_counts([block.multiplicity for block in self._blocks], sizes, values)
+        counts = _join_counts([family.multiplicity for family in self.families], sizes, values)
         self._arrange(values, counts, np.arange(self._ends[-1]))
 
     def _arrange(self, values: Array, counts: Array, origins: Any) -> None:
@@ -329,7 +338,7 @@ class Spectrum:
         if values.dtype.kind != "f" or not np.isfinite(values).all() or (counts < 0).any():
             raise ValueError("data is not a spectrum: it needs finite values and multiplicities.")
         self = cls.__new__(cls)
-        self.method, self.exact, self._blocks = method, exact, ()
+        self.method, self.exact, self.families = method, exact, ()
         self.reason = str(data.get("reason", ""))
         self._xp = api.array_namespace(values)
         self._arrange(values, counts, labels)
@@ -392,14 +401,14 @@ class Spectrum:
         return place[0].label(*place[1:]) if place else str(self._origins[g])
 
     def _place(self, g: int) -> tuple[Any, ...]:
-        """Return the block, the sibling and the index in it that group g comes from."""
-        if not self._blocks:
+        """Return the family, its member and the index in the block that group g comes from."""
+        if not self.families:
             return ()
         origin = int(self._origins[g])
         which = int(np.searchsorted(self._ends, origin, side="right"))
-        block = self._blocks[which]
+        family = self.families[which]
         inside = origin - (int(self._ends[which - 1]) if which else 0)
-        return block, *divmod(inside, len(block.labels))
+        return family, *divmod(inside, family.size)
 
     def _uniform_count(self, g: int) -> Any:
         counts = to_numpy(self._counts)[..., g]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hessence._common.arrays import numerical_rank
 from hessence.networks.twin import narrow_twin
-from hessence.spectra.blocks import Block, Isometry
+from hessence.spectra.subspaces import Isometry, Subspaces
 
 HALF = math.sqrt(0.5)
 
@@ -155,7 +155,7 @@ class LayerPairReduction:
         count = 2 * self._rank * self._width
         return self._inside(coordinates[:count], self._seen @ coordinates[count:], out)
 
-    def blocks(self, parameters: int) -> list[Block]:
+    def blocks(self, parameters: int) -> list[Subspaces]:
         """Return everything but the core, for a parameter vector of so many entries."""
 
         def vectors(copies: Tensor) -> Tensor:
@@ -186,12 +186,12 @@ class LayerPairReduction:
         flat = f"flat/{self._pair.names[0]}"
         return [
             *(
-                Block(sign * values, ("bulk",), bulk(sign), self._spare, names)
+                Subspaces(("bulk",), bulk(sign), self._spare, names, matrix=sign * values)
                 for sign in (1, -1)
                 if self._spare and self._rank
             ),
-            Block(zero, (flat,), lambda _: unseen, unseen_count),
-            Block(zero, (flat,), lambda _: unused, len(self._rest_rows) * self._spare),
+            Subspaces((flat,), lambda _: unseen, unseen_count, matrix=zero),
+            Subspaces((flat,), lambda _: unused, len(self._rest_rows) * self._spare, matrix=zero),
         ]
 
     # Turned coordinates: the rows of dA' and then the columns of dB', K + D rows of length r.

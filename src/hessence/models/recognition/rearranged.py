@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hessence.spectra.blocks import Block, Isometry, eigenvalues
 from hessence.spectra.operators import Operator
 from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import Isometry, Subspaces
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,7 +37,8 @@ class Rearranged(Operator):
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
         found = self.inner.spectrum()
-        return Spectrum([self._block(b) for b in found._blocks], found.method, exact=found.exact)
+        families = [family.mapped(self._arrange, self.factor) for family in found.families]
+        return Spectrum(families, found.method, exact=found.exact)
 
     def trace(self) -> Tensor:
         """Return the sum of the diagonal."""
@@ -55,15 +56,6 @@ class Rearranged(Operator):
     def _arrange(self, columns: Tensor) -> Tensor:
         return columns if self.order is None else columns[..., self.order, :]
 
-    def _block(self, block: Block) -> Block:
-        def isometry(sibling: int) -> Isometry:
-            carry = block.isometry(sibling)
-            return lambda coordinates, copies: self._arrange(carry(coordinates, copies))
-
-        # A positive factor leaves the eigenvectors and their order alone, so the matrix may stay.
-        values = eigenvalues(block.matrix) if block.values is None else block.values
-        return replace(block, values=self.factor * values, isometry=isometry)
-
 
 class OneLayer(Rearranged):
     """The Hessian I ⊗ Σ of the squared error of a single layer, the same for each output."""
@@ -80,5 +72,5 @@ class OneLayer(Rearranged):
             return carry
 
         labels = ("outlier",) * len(bend.variance)
-        block = Block(self.factor * bend.variance, labels, isometry, bend.outputs)
+        block = Subspaces(labels, isometry, bend.outputs, matrix=self.factor * bend.variance)
         return Spectrum([block], "closed form")

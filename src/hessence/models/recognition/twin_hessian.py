@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from hessence.models.recognition.model_pair import LayerPairReduction, Pair
-from hessence.spectra.blocks import Block, Isometry
 from hessence.spectra.operators import Operator
 from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import Isometry, Subspaces
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,7 +97,7 @@ class TwinHessian(Operator):
         size = len(self.rest)
         return torch.eye(size, dtype=self.curvature.dtype, device=self.curvature.device)
 
-    def _core(self) -> list[Block]:
+    def _core(self) -> list[Subspaces]:
         reductions = self._reductions
         sizes = [*(reduction.size for reduction in reductions), len(self.rest)]
         if not sum(sizes):
@@ -118,4 +118,4 @@ class TwinHessian(Operator):
         def isometry(_: int) -> Isometry:
             return carry
 
-        return [Block(matrix, ("twin",) * len(matrix), isometry)]
+        return [Subspaces(("twin",) * len(matrix), isometry, matrix=matrix)]

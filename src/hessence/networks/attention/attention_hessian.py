@@ -26,10 +26,10 @@ from hessence.networks.scalar.products import (
     bulk_isometry,
     pair_isometry,
 )
-from hessence.spectra.blocks import Block
 from hessence.spectra.frames import Frame
 from hessence.spectra.operators import Hessian
 from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import Subspaces
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class AttentionHessian(Hessian):
             alpha * dv + beta * along, gamma * dk + w_k * bent, gamma * dq + w_q * bent
         )
 
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> list[Subspaces]:
         s, m = self.scalars, int(self.w_q.shape[-1])
         matrix = outlier_block(s, self.numbers)
         pair = pair_isometry(self.w_k, self.w_q, self._place)
@@ -171,17 +171,17 @@ class AttentionHessian(Hessian):
             return stack_rows(value, rest[..., 1:, :])
 
         bulk = [
-            Block(
-                (sign * s.gamma)[..., None, None],
+            Subspaces(
                 ("bulk",),
                 lambda _, sign=sign: bulk_isometry(self.w_k, self.w_q, sign, self._place),  # type: ignore[misc]
                 m - 1,
+                matrix=(sign * s.gamma)[..., None, None],
             )
             for sign in (1, -1)
         ]
-        return [Block(matrix, ("outlier",) * 3, lambda _: outliers), *bulk]
+        return [Subspaces(("outlier",) * 3, lambda _: outliers, matrix=matrix), *bulk]
 
-    def _ggn_blocks(self) -> list[Block]:
+    def _ggn_blocks(self) -> list[Subspaces]:
         """Return the 2 × 2 block of w_V and u, and the flat complement of u."""
         xp = api.array_namespace(self.w_q)
         s, m = self.scalars, int(self.w_q.shape[-1])
@@ -206,8 +206,8 @@ class AttentionHessian(Hessian):
 
         labels = ("outlier", "outlier")
         return [
-            Block(matrix, labels, lambda _: seen),
-            Block(0 * matrix[..., :1, :1], ("flat",), lambda _: flat, 2 * m - 1),
+            Subspaces(labels, lambda _: seen, matrix=matrix),
+            Subspaces(("flat",), lambda _: flat, 2 * m - 1, matrix=0 * matrix[..., :1, :1]),
         ]
 
     def _place(self, on_q: Array, on_k: Array) -> Array:

@@ -12,10 +12,10 @@ from hessence._common.arrays import Array, Numbers, like, to_numpy
 from hessence.networks.linear.ggn_blocks import LARGEST_BLOCK
 from hessence.networks.scalar.products import HALF, Part
 from hessence.networks.twin import narrow_twin
-from hessence.spectra.blocks import Block, Isometry
 from hessence.spectra.frames import Frame
 from hessence.spectra.operators import Hessian
 from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import Isometry, Subspaces
 
 
 @dataclass(frozen=True)
@@ -197,10 +197,12 @@ class MatrixAttentionHessian(Hessian):
             parts = [c[:values], on_q.reshape(d * keys, n), on_k.reshape(d * keys, n)]
             return like(np.concatenate(parts), coordinates)
 
-        twin = Block(like(self._twin_matrix, self.W_v), ("twin",) * size, lambda _: carry)
+        twin = Subspaces(
+            ("twin",) * size, lambda _: carry, matrix=like(self._twin_matrix, self.W_v)
+        )
         return Spectrum([twin, *self._bulk_blocks()], "narrow twin")
 
-    def _bulk_blocks(self) -> list[Block]:
+    def _bulk_blocks(self) -> list[Subspaces]:
         d, keys = (int(s) for s in self.W_q.shape)
         values, spare = int(np.prod(self.W_v.shape)), keys - self._twin.shape[1]
         if not spare:
@@ -225,8 +227,12 @@ class MatrixAttentionHessian(Hessian):
         label = "bulk" if sigma.any() else "flat"
         names = [f"/{i}" for i in range(d)]
         return [
-            Block(
-                like(sign * sigma[:, None, None], self.W_v), (label,), isometry(sign), spare, names
+            Subspaces(
+                (label,),
+                isometry(sign),
+                spare,
+                names,
+                matrix=like(sign * sigma[:, None, None], self.W_v),
             )
             for sign in (1, -1)
         ]

@@ -34,8 +34,8 @@ from hessence._common.arrays import (
 )
 from hessence.data.matrix_objectives import Separable, is_scalar_multiple
 from hessence.networks.linear.linear_hessian import LinearHessian
-from hessence.spectra.blocks import Block, Isometry
 from hessence.spectra.frames import Frame
+from hessence.spectra.subspaces import Isometry, Subspaces
 
 LARGEST_BLOCK = 4000
 """The largest eigenproblem that a spectrum may leave to a dense solver."""
@@ -88,7 +88,7 @@ class GaussNewton:
                 "dense solver is given; call H.ggn.top(k) for the extreme eigenvalues."
             )
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[Subspaces]:
         """Return one block for each kind of eigenvalue, and the flat rest."""
         xp = self._xp
         labels = np.asarray(self.labels)
@@ -99,11 +99,17 @@ class GaussNewton:
             own = np.flatnonzero(labels == label)
             values = xp.take(self.values, integers(own, self.values), axis=0)
             blocks.append(
-                Block(values[:, None, None], (label,), self._isometries(own), 1, [""] * len(own))
+                Subspaces(
+                    (label,),
+                    self._isometries(own),
+                    1,
+                    [""] * len(own),
+                    matrix=values[:, None, None],
+                )
             )
         flat = self._hessian.shape[-1] - int((labels != "flat").sum())
         zero = xp.zeros((1, 1), dtype=self.values.dtype, device=api.device(self.values))
-        return [*blocks, Block(zero, ("flat",), lambda _: self._flat_isometry, flat)]
+        return [*blocks, Subspaces(("flat",), lambda _: self._flat_isometry, flat, matrix=zero)]
 
     # Routes.
 

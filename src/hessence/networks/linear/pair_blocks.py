@@ -20,7 +20,7 @@ import numpy as np
 from hessence._common.arrays import Array, Numbers, like, to_numpy
 from hessence.networks.linear.aligned import Chains
 from hessence.networks.linear.linear_hessian import LinearHessian
-from hessence.spectra.blocks import Block, Isometry
+from hessence.spectra.subspaces import Isometry, Subspaces
 
 CHUNK = 2048
 """How many pairs are worked on at a time, so that their blocks stay in the cache."""
@@ -174,9 +174,9 @@ class PairMatrices:
     backward: tuple[int, ...]
     reference: Array
 
-    def __getitem__(self, index: tuple[Any, ...]) -> Array:
-        """Return the block of one pair, for an index (..., pair, :, :)."""
-        own = slice(index[1], index[1] + 1)
+    def __call__(self, pair: int) -> Array:
+        """Return the block of one pair."""
+        own = slice(pair, pair + 1)
         matrix = self.entries.matrices(
             self.first[own], self.second[own], self.forward, self.backward
         )
@@ -193,10 +193,10 @@ class PairReduction:
         self._slope = chains.slope if H.part != "ggn" else 0 * chains.slope
         self._entries = PairEntries(chains, self._variance, self._slope)
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[Subspaces]:
         """Return the direct sum that the Hessian is."""
         kinds = list(self._kinds())
-        blocks: list[Block | None] = []
+        blocks: list[Subspaces | None] = []
         for a, first in enumerate(kinds):
             blocks.append(self._within(first))
             blocks.append(self._diagonal(first))
@@ -226,7 +226,7 @@ class PairReduction:
 
     # Pairs of different kinds, of one kind, and of a chain with itself.
 
-    def _across(self, first: Kind, second: Kind) -> Block | None:
+    def _across(self, first: Kind, second: Kind) -> Subspaces | None:
         a = first.members[: first.labels]
         b = second.members[: second.labels]
         i, j = np.repeat(a, len(b)), np.tile(b, len(a))
@@ -234,7 +234,7 @@ class PairReduction:
         both = first.null and second.null
         return self._family(i, j, first, second, copies, both)
 
-    def _within(self, kind: Kind) -> Block | None:
+    def _within(self, kind: Kind) -> Subspaces | None:
         count = len(kind.members)
         if count < 2:
             return None
@@ -244,7 +244,7 @@ class PairReduction:
         a, b = np.triu_indices(count, k=1)
         return self._family(kind.members[a], kind.members[b], kind, kind, 1, False)
 
-    def _diagonal(self, kind: Kind) -> Block | None:
+    def _diagonal(self, kind: Kind) -> Subspaces | None:
         own = kind.members[: kind.labels]
         copies = len(kind.members) // kind.labels
         return self._family(own, own, kind, kind, copies, kind.null, same=True)
@@ -258,7 +258,7 @@ class PairReduction:
         copies: int,
         flat: bool,
         same: bool = False,
-    ) -> Block | None:
+    ) -> Subspaces | None:
         forward = _crossings(first.layers, second.layers)
         backward = () if same else _crossings(second.layers, first.layers)
         size = len(forward) + len(backward)
@@ -277,12 +277,12 @@ class PairReduction:
             return self._isometry(members(sibling), forward, backward)
 
         reference = self._hessian.slope
-        return Block(
-            PairMatrices(self._entries, i, j, forward, backward, reference),
+        return Subspaces(
             labels,
             isometry,
             copies,
             PairNames(i, j),
+            matrix=PairMatrices(self._entries, i, j, forward, backward, reference),
             values=like(values, reference),
         )
 

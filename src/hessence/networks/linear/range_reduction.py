@@ -15,7 +15,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, constant, integers, numerical_rank, transpose
-from hessence.spectra.blocks import Block, Isometry
+from hessence.spectra.subspaces import Isometry, Subspaces
 
 CHUNK = 256
 """How many columns are multiplied with the Hessian at a time."""
@@ -76,7 +76,7 @@ class RangeReduction:
         """The dimension of the eigenproblem that is left."""
         return int(self._active.sum())
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[Subspaces]:
         """Return the block that matters and the flat rest."""
         xp, H, reference = self._xp, self._hessian, self._bases[0][0][0]
         eye = xp.eye(self.size, dtype=reference.dtype, device=api.device(reference))
@@ -93,8 +93,8 @@ class RangeReduction:
         flat = int(self._active.size) - self.size
         label = ("range",) * self.size
         return [
-            Block(matrix, label, lambda _: isometry(True)),
-            Block(0 * matrix[:1, :1], ("flat",), lambda _: isometry(False), flat),
+            Subspaces(label, lambda _: isometry(True), matrix=matrix),
+            Subspaces(("flat",), lambda _: isometry(False), flat, matrix=0 * matrix[:1, :1]),
         ]
 
     def _carry(self, coordinates: Array, active: bool) -> Array:

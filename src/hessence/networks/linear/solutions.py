@@ -22,8 +22,8 @@ from hessence._common.arrays import (
     to_numpy,
 )
 from hessence.data.moments import Moments, as_moments
-from hessence.spectra.blocks import Block, Isometry
 from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import Isometry, Subspaces
 
 
 def whiten(x: Array, scale: float = 1.0) -> Array:
@@ -158,7 +158,7 @@ def _labelled(values: Array, weights: Array, turned: Array, rank: int) -> Spectr
             xp.reshape(values, (-1,)), xp.asarray(own, device=api.device(values)), axis=0
         )
         suffixes = [""] * len(own)
-        blocks.append(Block(chosen[:, None, None], (label,), _no_vectors, 1, suffixes))
+        blocks.append(Subspaces((label,), _no_vectors, 1, suffixes, matrix=chosen[:, None, None]))
     method = "closed form" if white else "Gauss–Newton matrix, split by output"
     return Spectrum(blocks, f"{method}, from the data alone")
 

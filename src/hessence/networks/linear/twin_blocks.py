@@ -20,8 +20,8 @@ from hessence.data.matrix_objectives import Bend, Dense, Separable
 from hessence.networks.linear.linear_hessian import LinearHessian
 from hessence.networks.scalar.products import HALF
 from hessence.networks.twin import narrow_twin
-from hessence.spectra.blocks import Block, Isometry
 from hessence.spectra.frames import Frame
+from hessence.spectra.subspaces import Isometry, Subspaces
 
 
 class TwinReduction:
@@ -52,7 +52,7 @@ class TwinReduction:
         """The dimension of the eigenproblem that is left."""
         return 2 * self._width * self._rank + int(self._rest_basis.shape[-1])
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[Subspaces]:
         """Return the direct sum that the Hessian is."""
         return [
             block
@@ -62,7 +62,7 @@ class TwinReduction:
 
     # Coordinates of the block: dA'_i and dB'^i for i ≤ ρ, then those of the rest that matter.
 
-    def _twin_block(self) -> Block | None:
+    def _twin_block(self) -> Subspaces | None:
         xp = self._xp
         if self.size == 0:
             return None
@@ -82,7 +82,7 @@ class TwinReduction:
         def isometry(_: int) -> Isometry:
             return lambda coordinates, copies: self._carry(coordinates[..., None] * copies)
 
-        return Block(matrix, ("twin",) * count, isometry)
+        return Subspaces(("twin",) * count, isometry, matrix=matrix)
 
     def _directions(self) -> tuple[Array, Array]:
         """Return the unit directions of the block as dA' (n, K, r) and dB' (n, r, D)."""
@@ -203,7 +203,7 @@ class TwinReduction:
     def _frame(self) -> Frame:
         return Frame(self._basis)
 
-    def _bulk_blocks(self) -> list[Block]:
+    def _bulk_blocks(self) -> list[Subspaces]:
         if not (self._spare and self._rank):
             return []
 
@@ -222,7 +222,9 @@ class TwinReduction:
         names = [f"/{i}" for i in range(self._rank)]
         sigma = self._xp.linalg.diagonal(self._slope)[: self._rank]
         return [
-            Block(sign * sigma[:, None, None], ("bulk",), isometry(sign), self._spare, names)
+            Subspaces(
+                ("bulk",), isometry(sign), self._spare, names, matrix=sign * sigma[:, None, None]
+            )
             for sign in (1, -1)
         ]
 
@@ -230,7 +232,7 @@ class TwinReduction:
         """Return unused hidden directions (n, m) for copies (m − r, n)."""
         return transpose(self._frame.complement(copies))
 
-    def _flat_blocks(self) -> list[Block]:
+    def _flat_blocks(self) -> list[Subspaces]:
         xp = self._xp
         outputs, inputs = int(self._a.shape[0]), int(self._b.shape[1])
         loose = outputs + inputs - 2 * self._rank
@@ -268,8 +270,8 @@ class TwinReduction:
             return carry
 
         return [
-            Block(zero, ("flat/twin",), in_twin, within),
-            Block(zero, ("flat/unused",), unused, loose * self._spare),
+            Subspaces(("flat/twin",), in_twin, within, matrix=zero),
+            Subspaces(("flat/unused",), unused, loose * self._spare, matrix=zero),
         ]
 
 

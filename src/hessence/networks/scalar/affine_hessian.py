@@ -31,10 +31,11 @@ from hessence.networks.scalar.products import (
     swap_blocks,
     swap_isometry,
 )
-from hessence.spectra.blocks import Block, Isometry, eigenvalues
 from hessence.spectra.frames import Frame
 from hessence.spectra.operators import Hessian
+from hessence.spectra.small_eigen import eigenvalues
 from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import Isometry, Subspaces
 
 ASSUMPTION_TOLERANCE = 32
 """The paper's assumptions count as met if they are off by at most this many ε, relative."""
@@ -170,7 +171,7 @@ class AffineHessian(Hessian):
 
     # The general reduction.
 
-    def _twin_blocks(self) -> list[Block]:
+    def _twin_blocks(self) -> list[Subspaces]:
         xp = api.array_namespace(self.w)
         m = int(self.w.shape[-1])
         stack = xp.stack([self.w, *self._turned], axis=-1)
@@ -203,10 +204,10 @@ class AffineHessian(Hessian):
 
             return carry
 
-        twin = Block(matrix, ("outlier/twin",) * (2 * r + 1), isometry)
+        twin = Subspaces(("outlier/twin",) * (2 * r + 1), isometry, matrix=matrix)
         return [twin, *self._bulk_blocks(m - r, lambda _: frame), self._flat_block()]
 
-    def _bulk_blocks(self, multiplicity: int, frame: Callable[[int], Frame]) -> list[Block]:
+    def _bulk_blocks(self, multiplicity: int, frame: Callable[[int], Frame]) -> list[Subspaces]:
         """Return ±h on (dv′, dw) = (z, ±z)/√2, z in the complement of a frame."""
 
         def isometry(sign: int) -> Callable[[int], Isometry]:
@@ -217,11 +218,16 @@ class AffineHessian(Hessian):
             return lambda _: carry
 
         return [
-            Block((sign * self._height)[..., None, None], ("bulk",), isometry(sign), multiplicity)
+            Subspaces(
+                ("bulk",),
+                isometry(sign),
+                multiplicity,
+                matrix=(sign * self._height)[..., None, None],
+            )
             for sign in (1, -1)
         ]
 
-    def _flat_block(self) -> Block:
+    def _flat_block(self) -> Subspaces:
         """Return the directions db′ ⟂ w."""
 
         def carry(coordinates: Array, copies: Array) -> Array:
@@ -229,7 +235,7 @@ class AffineHessian(Hessian):
             return self._place(0 * on_b, on_b, 0 * on_b)
 
         zero = 0 * self._height[..., None, None]
-        return Block(zero, ("flat",), lambda _: carry, int(self.w.shape[-1]) - 1)
+        return Subspaces(("flat",), lambda _: carry, int(self.w.shape[-1]) - 1, matrix=zero)
 
     # The paper's theorem.
 
@@ -248,7 +254,7 @@ class AffineHessian(Hessian):
         ]
         return all(bool(xp.all(check)) for check in checks)
 
-    def _theorem_blocks(self) -> list[Block]:
+    def _theorem_blocks(self) -> list[Subspaces]:
         xp = api.array_namespace(self.w)
         along, across = self._turned
         cosine, sine = self._turn
@@ -269,7 +275,7 @@ class AffineHessian(Hessian):
         bulk = self._bulk_blocks(int(self.w.shape[-1]) - 2, rest)
         return [pair, self._triple_block(), *bulk, self._flat_block()]
 
-    def _triple_block(self) -> Block:
+    def _triple_block(self) -> Subspaces:
         """Return the block of dw and dv′ along b′ and db′ along w."""
         xp = api.array_namespace(self.w)
         s = self.curvature[..., 0, 0]
@@ -289,11 +295,11 @@ class AffineHessian(Hessian):
             return self._place(on_v, Frame(self.w[..., None]).span(c[..., 2:3, :]), on_w)
 
         labels = ("outlier/triple",) * 3
-        return Block(matrix, labels, lambda _: carry, values=_triple_values(matrix))
+        return Subspaces(labels, lambda _: carry, matrix=matrix, values=_triple_values(matrix))
 
     # The two parts.
 
-    def _ggn_blocks(self) -> list[Block]:
+    def _ggn_blocks(self) -> list[Subspaces]:
         xp = api.array_namespace(self.w)
         zero = 0 * self.w
         gradients = [[self.w, zero, self.v], [zero, self.w, self.b]]
@@ -310,11 +316,16 @@ class AffineHessian(Hessian):
 
         flat = 3 * int(self.w.shape[-1]) - 2
         return [
-            Block(matrix, ("outlier", "outlier"), lambda _: span, values=_ggn_values(matrix, self)),
-            Block(0 * matrix[..., :1, :1], ("flat",), lambda _: rest, flat),
+            Subspaces(
+                ("outlier", "outlier"),
+                lambda _: span,
+                matrix=matrix,
+                values=_ggn_values(matrix, self),
+            ),
+            Subspaces(("flat",), lambda _: rest, flat, matrix=0 * matrix[..., :1, :1]),
         ]
 
-    def _functional_blocks(self) -> list[Block]:
+    def _functional_blocks(self) -> list[Subspaces]:
         m = int(self.w.shape[-1])
 
         def bulk(sign: int) -> Callable[[int], Isometry]:
@@ -324,7 +335,7 @@ class AffineHessian(Hessian):
             on_b = coordinates[..., None] * copies
             return self._place(0 * on_b, on_b, 0 * on_b)
 
-        flat = Block(0 * self._height[..., None, None], ("flat",), lambda _: carry, m)
+        flat = Subspaces(("flat",), lambda _: carry, m, matrix=0 * self._height[..., None, None])
         return [*swap_blocks(self._height[..., None], m, ("",), bulk), flat]
 
 

@@ -22,9 +22,9 @@ from hessence.networks.scalar.products import (
     swap_blocks,
     swap_isometry,
 )
-from hessence.spectra.blocks import Block, Isometry
 from hessence.spectra.operators import Hessian
 from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import Isometry, Subspaces
 
 CELLS = ("+", "-")
 """The cells of a ReLU network of one input: x > 0 and x ≤ 0."""
@@ -120,7 +120,7 @@ class CellwiseHessian(Hessian):
             slope * dv + xp.matmul(xp.matrix_transpose(self.v), bent),
         )
 
-    def _cell_blocks(self, c: int) -> list[Block]:
+    def _cell_blocks(self, c: int) -> list[Subspaces]:
         xp = api.array_namespace(self.w)
         suffix = f"/{CELLS[c]}cell"
         units = self._units[..., c]
@@ -158,8 +158,8 @@ class CellwiseHessian(Hessian):
                 value = (curvature * numbers.norm)[..., None, None]
                 direction, rest = of_cell(direction_isometry), of_cell(rest_isometry)
                 return [
-                    Block(value, ("outlier",), direction, exists, (suffix,)),
-                    Block(0 * value, ("flat",), rest, 2 * units - exists, (suffix,)),
+                    Subspaces(("outlier",), direction, exists, (suffix,), matrix=value),
+                    Subspaces(("flat",), rest, 2 * units - exists, (suffix,), matrix=0 * value),
                 ]
             case _:
                 pair = of_cell(pair_isometry)
@@ -168,7 +168,7 @@ class CellwiseHessian(Hessian):
                     *swap_blocks(slope, units - exists, (suffix,), bulk),
                 ]
 
-    def _flat_block(self, suffix: str, multiplicity: Array, mask: Array) -> Block:
+    def _flat_block(self, suffix: str, multiplicity: Array, mask: Array) -> Subspaces:
         def isometry(_: int) -> Isometry:
             index, place = self._members(mask)
             units = int(index.shape[0])
@@ -180,7 +180,7 @@ class CellwiseHessian(Hessian):
             return carry
 
         zero = 0 * self.slope[..., :1, None, None]
-        return Block(zero, ("flat",), isometry, multiplicity, (suffix,))
+        return Subspaces(("flat",), isometry, multiplicity, (suffix,), matrix=zero)
 
     def _members(self, mask: Array) -> tuple[Array, Place]:
         """Return the indices of the units in a mask, and how to put their vectors in place."""

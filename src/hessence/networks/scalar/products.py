@@ -21,10 +21,10 @@ from typing import Any, Literal
 import array_api_compat as api
 
 from hessence._common.arrays import Array, nonzero, stack_rows, zero_rows
-from hessence.spectra.blocks import Block, Isometry
 from hessence.spectra.frames import Frame
 from hessence.spectra.operators import Hessian
 from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import Isometry, Subspaces
 
 HALF = 0.5**0.5
 
@@ -214,7 +214,7 @@ class Products(Hessian):
             return self.curvature
         return api.array_namespace(self.w).linalg.diagonal(self.curvature)
 
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> list[Subspaces]:
         m = int(self.w.shape[-1])
         if self.part == "functional":
             return swap_blocks(self.slope, m, self.suffixes, self._everything)
@@ -223,7 +223,7 @@ class Products(Hessian):
             return self._ggn_blocks()
         return [self._coupled_block() if self.coupled else self._pair_block(), *bulk]
 
-    def _pair_block(self) -> Block:
+    def _pair_block(self) -> Subspaces:
         return pair_block(
             self.numbers,
             self.slope,
@@ -233,7 +233,7 @@ class Products(Hessian):
             far_slope=self.far_slope,
         )
 
-    def _coupled_block(self) -> Block:
+    def _coupled_block(self) -> Subspaces:
         """Return diag(δ, −δ) + Z S Zᵀ, Z = [diag ‖w_c + v_c‖; diag ‖w_c − v_c‖]/√2."""
         xp = api.array_namespace(self.w)
         g = self.numbers
@@ -253,9 +253,9 @@ class Products(Hessian):
 
             return carry
 
-        return Block(matrix, ("outlier",) * (2 * count), isometry)
+        return Subspaces(("outlier",) * (2 * count), isometry, matrix=matrix)
 
-    def _ggn_blocks(self) -> list[Block]:
+    def _ggn_blocks(self) -> list[Subspaces]:
         """Return Jᵀ S J on the C directions u_c = (w_c, v_c), and the flat rest."""
         xp = api.array_namespace(self.w)
         norm = self.numbers.norm
@@ -276,12 +276,12 @@ class Products(Hessian):
         if self.coupled:
             length = xp.sqrt(norm)
             matrix = length[..., :, None] * self.curvature * length[..., None, :]
-            outliers = Block(matrix, ("outlier",) * count, all_directions)
+            outliers = Subspaces(("outlier",) * count, all_directions, matrix=matrix)
         else:
             matrix = (self.curvature * norm)[..., None, None]
-            outliers = Block(matrix, ("outlier",), direction, suffixes=self.suffixes)
+            outliers = Subspaces(("outlier",), direction, matrix=matrix, members=self.suffixes)
         zero = (0 * norm)[..., None, None]
-        flat = Block(zero, ("flat",), rest, 2 * m - 1, suffixes=self.suffixes)
+        flat = Subspaces(("flat",), rest, 2 * m - 1, matrix=zero, members=self.suffixes)
         return [outliers, flat]
 
     def _place(self, c: int, v_part: Array, w_part: Array) -> Array:
@@ -314,18 +314,18 @@ def pair_block(
     isometry: Callable[[int], Isometry],
     multiplicity: Any = 1,
     far_slope: Array | None = None,
-) -> Block:
+) -> Subspaces:
     """Return the 2 × 2 blocks of the outlier pairs, in the basis of w + v and w − v."""
     xp = api.array_namespace(numbers.inner)
     diagonal = slope + curvature * numbers.plus / 2, -slope + curvature * numbers.minus / 2
     off = curvature * xp.sqrt(numbers.plus) * xp.sqrt(numbers.minus) / 2
     rows = [xp.stack([diagonal[0], off], axis=-1), xp.stack([off, diagonal[1]], axis=-1)]
-    return Block(
-        xp.stack(rows, axis=-2),
+    return Subspaces(
         ("outlier", "outlier"),
         isometry,
         multiplicity,
         suffixes,
+        matrix=xp.stack(rows, axis=-2),
         values=xp.stack(outlier_pair(numbers, slope, curvature, far_slope), axis=-1),
     )
 
@@ -335,10 +335,16 @@ def swap_blocks(
     multiplicity: Any,
     suffixes: Sequence[str],
     isometry: Callable[[int], Callable[[int], Isometry]],
-) -> list[Block]:
+) -> list[Subspaces]:
     """Return the eigenvalues ±δ of δK."""
     return [
-        Block((sign * slope)[..., None, None], ("bulk",), isometry(sign), multiplicity, suffixes)
+        Subspaces(
+            ("bulk",),
+            isometry(sign),
+            multiplicity,
+            suffixes,
+            matrix=(sign * slope)[..., None, None],
+        )
         for sign in (1, -1)
     ]
 

@@ -1,77 +1,11 @@
-r"""The one mechanism behind every exact spectrum: small blocks with multiplicities.
-
-An orthogonal change of basis, known explicitly, turns the Hessian of a solvable network into
-:math:`\bigoplus_k B_k \otimes I_{\mu_k}`. An eigenvalue of :math:`B_k` is an eigenvalue of the
-Hessian :math:`\mu_k` times over, and its eigenvectors are the block's own, carried back by the
-basis. The cost never depends on :math:`\mu_k`.
-"""
+"""Eigenvalues and eigenvectors of symmetric matrices, in closed form up to 3 × 3."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import array_api_compat as api
 
 from hessence._common.arrays import Array, nonzero
 from hessence.spectra.frames import Frame
-
-Isometry = Callable[[Array, Array], Array]
-"""Carries block coordinates c (..., k) and copies Z (μ, n) to the n vectors (..., p, n) that c ⊗ Z
-stands for in parameter space; orthonormal copies give orthonormal vectors."""
-
-
-@dataclass(frozen=True)
-class Block:
-    r"""A family of blocks :math:`B \otimes I_\mu`, with the isometries to parameter space.
-
-    Attributes
-    ----------
-    matrix : array (..., k, k), or (..., siblings, k, k) if `suffixes` is given
-        The symmetric matrix B. Leading dimensions are a batch of networks.
-    labels : tuple of str
-        One label for each of the k eigenvalues, largest first.
-    isometry : callable
-        Maps a sibling's index to its isometry; the index is 0 where there are no siblings.
-    multiplicity : int or array of int
-        How many copies of B there are; an array where that differs over a batch.
-    suffixes : sequence of str, optional
-        One for each sibling, appended to its labels.
-    values : array, optional
-        The eigenvalues of B, largest first, where the network knows them to more digits than the
-        entries of B can tell.
-    """
-
-    matrix: Array
-    labels: tuple[str, ...]
-    isometry: Callable[[int], Isometry]
-    multiplicity: int | Array = 1
-    suffixes: Sequence[str] | None = None
-    values: Array | None = None
-
-    def eigenvalues(self) -> Array:
-        """Return the eigenvalues of every block, largest first, (..., siblings · k)."""
-        values = eigenvalues(self.matrix) if self.values is None else self.values
-        if self.suffixes is None:
-            return values
-        xp = api.array_namespace(values)
-        return xp.reshape(values, (*values.shape[:-2], -1))
-
-    def eigenvector(self, sibling: int, index: int) -> Array:
-        """Return one eigenvector of one block, (..., k)."""
-        if self.suffixes is None:
-            return self._vectors[..., index]
-        return eigensystem(self.matrix[..., sibling, :, :])[1][..., index]
-
-    @cached_property
-    def _vectors(self) -> Array:
-        """The eigenvectors of a block without siblings, solved for once."""
-        return eigensystem(self.matrix)[1]
-
-    def label(self, sibling: int, index: int) -> str:
-        """Name one eigenvalue of one block."""
-        return self.labels[index] + ("" if self.suffixes is None else self.suffixes[sibling])
 
 
 def eigenvalues(matrix: Array) -> Array:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hessence.spectra.blocks import Block, eigensystem, eigenvalues
+from hessence.spectra.small_eigen import eigensystem, eigenvalues
 from tests.oracle import exact_eigenvalues
 
 
@@ -121,16 +121,3 @@ def test_derivatives_of_eigenvalues_are_the_projectors(k):
 
 def symmetric_tensor(a):
     return (a + a.T) / 2
-
-
-def test_block_families_label_their_eigenvalues():
-    matrix = np.stack([np.diag([1.0, 2.0]), np.diag([5.0, 4.0])])
-    block = Block(matrix, ("large", "small"), lambda _: None, 3, suffixes=("/a", "/b"))
-    np.testing.assert_array_equal(block.eigenvalues(), [2, 1, 5, 4])
-    assert [block.label(s, i) for s in range(2) for i in range(2)] == [
-        "large/a",
-        "small/a",
-        "large/b",
-        "small/b",
-    ]
-    np.testing.assert_allclose(np.abs(block.eigenvector(1, 0)), [1, 0], atol=1e-16)

@@ -1,0 +1,201 @@
+r"""The one mechanism behind every exact spectrum: invariant subspaces with multiplicities.
+
+An orthogonal change of basis, known explicitly, turns the Hessian of a solvable network into
+:math:`\bigoplus_k B_k \otimes I_{\mu_k}` with small symmetric blocks. An eigenvalue of :math:`B_k`
+is an eigenvalue of the Hessian :math:`\mu_k` times over, and the isometry embeds its eigenvectors
+in parameter space. The cost never depends on :math:`\mu_k`.
+
+A network supplies its products ``H @ v`` and families of invariant subspaces::
+
+    twin = Subspaces(("twin",) * k, lambda _: Columns(embed))    # no matrix: basisᵀ (H basis)
+    bulk = Subspaces(("bulk",), isometry, m - r, values=sigma)   # a 1 × 1 block, m − r copies
+    flat = Subspaces(("flat",), isometry, spare, values=zero)
+    return Spectrum([twin, bulk, flat], "narrow twin", operator=H)
+
+What a family does not supply comes from the operator. So ``H.ggn`` and ``H.functional`` get their
+spectra from the same list wherever they leave the same subspaces invariant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import array_api_compat as api
+
+from hessence._common.arrays import Array, transpose
+from hessence.spectra.small_eigen import eigensystem, eigenvalues
+
+CHUNK = 2**24
+"""How many numbers the columns that are multiplied with an operator at a time may hold."""
+
+Isometry = Callable[[Array, Array], Array]
+"""Embeds block coordinates c (..., k) and copies Z (μ, n) as the n vectors (..., p, n) that c ⊗ Z
+stands for in parameter space; orthonormal copies give orthonormal vectors."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The isometry of subspaces that exist once, from a map of many columns at a time.
+
+    Attributes
+    ----------
+    embed : callable
+        Maps coordinates (k, n) to parameter vectors (p, n).
+    project : callable, optional
+        Its transpose, for subspaces whose basis is too large to be stored.
+    """
+
+    embed: Callable[[Array], Array]
+    project: Callable[[Array], Array] | None = None
+
+    def __call__(self, coordinates: Array, copies: Array) -> Array:
+        """Embed coordinates (k,), times copies (1, n)."""
+        return self.embed(coordinates[..., None] * copies)
+
+
+@dataclass(frozen=True)
+class Subspaces:
+    r"""A family of invariant subspaces on which an operator is :math:`B \otimes I_\mu`.
+
+    Attributes
+    ----------
+    labels : tuple of str
+        One label for each of the k eigenvalues of B, largest first.
+    isometry : callable
+        Maps the index of a member of the family to its isometry; the index is 0 if there is one.
+    multiplicity : int or array of int
+        The number of copies of B; an array where that differs over a batch of networks.
+    members : sequence of str, or callable, optional
+        A name for each member, appended to its labels; a function of the index where there are
+        many. A family without it has a single member.
+    matrix : array (..., k, k), or (..., members, k, k), or callable, optional
+        B, in formula; a function of the member's index where a matrix is worth forming only for
+        its eigenvectors, beside `values`.
+    values : array (..., k), or (..., members, k), optional
+        The eigenvalues of B, largest first, where they are known in closed form.
+    products : callable, optional
+        Multiplies coordinates (k, n) by B, where that costs less than products of the operator.
+    operator : Operator, optional
+        What the subspaces are invariant under; the spectrum fills it in.
+    """
+
+    labels: tuple[str, ...]
+    isometry: Callable[[int], Isometry]
+    multiplicity: int | Array = 1
+    members: Sequence[str] | Callable[[int], str] | None = None
+    matrix: Array | Callable[[int], Array] | None = None
+    values: Array | None = None
+    products: Callable[[Array], Array] | None = None
+    operator: Any = None
+
+    @property
+    def size(self) -> int:
+        """The order k of the block."""
+        return len(self.labels)
+
+    def of(self, operator: Any) -> Subspaces:
+        """Return the family as one of an operator, which forms the matrix if nothing else does."""
+        return self if operator is None else replace(self, operator=operator)
+
+    def mapped(self, place: Callable[[Array], Array], factor: float) -> Subspaces:
+        """Return the family of `factor` times the operator, factor > 0, with vectors mapped.
+
+        `place` maps vectors (p, n) to other orthonormal ones, such as in another parameter order.
+        """
+
+        def isometry(member: int) -> Isometry:
+            embed = self.isometry(member)
+            return lambda coordinates, copies: place(embed(coordinates, copies))
+
+        # A positive factor leaves the eigenvectors of B and their order alone.
+        xp = api.array_namespace(self._solved)
+        shape = self._solved.shape
+        grouped = (*shape[:-1], -1, self.size) if self.members is not None else shape
+        values = factor * xp.reshape(self._solved, grouped)
+        return replace(self, values=values, isometry=isometry, matrix=self._matrix)
+
+    def eigenvalues(self) -> Array:
+        """Return the eigenvalues of every block, largest first, (..., members · k)."""
+        return self._solved
+
+    @cached_property
+    def _solved(self) -> Array:
+        if self.values is not None:
+            values = self.values
+        elif self.matrix is not None and not callable(self.matrix):
+            values = eigenvalues(self.matrix)
+        elif self.members is None:
+            values = eigenvalues(self._matrix(0))
+        else:
+            raise ValueError("a family of several members must supply its matrices or values.")
+        if self.members is None:
+            return values
+        xp = api.array_namespace(values)
+        return xp.reshape(values, (*values.shape[:-2], -1))
+
+    def eigenvector(self, member: int, index: int) -> Array:
+        """Return one eigenvector of one member's block, (..., k)."""
+        if self.members is None:
+            return self._vectors[..., index]
+        return eigensystem(self._matrix(member))[1][..., index]
+
+    @cached_property
+    def _vectors(self) -> Array:
+        """The eigenvectors of a family's single block, solved for once."""
+        return eigensystem(self._matrix(0))[1]
+
+    def label(self, member: int, index: int) -> str:
+        """Name one eigenvalue of one block."""
+        if self.members is None:
+            return self.labels[index]
+        name = self.members(member) if callable(self.members) else self.members[member]
+        return self.labels[index] + name
+
+    def _matrix(self, member: int) -> Array:
+        """Return one member's block (..., k, k)."""
+        if self.size == 1 and self.values is not None:
+            own = self.values if self.members is None else self.values[..., member, :]
+            return own[..., None]
+        if callable(self.matrix):
+            return self.matrix(member)
+        if self.matrix is not None:
+            return self.matrix if self.members is None else self.matrix[..., member, :, :]
+        return self._from_products(member)
+
+    def _from_products(self, member: int) -> Array:
+        """Return basisᵀ (H basis), some columns at a time."""
+        if self.operator is None:
+            raise ValueError("subspaces without a matrix need the operator: Spectrum(operator=H).")
+        isometry = self.isometry(member)
+        if isinstance(isometry, Columns):
+            matrix = self._from_columns(isometry)
+        else:
+            xp = api.array_namespace(self.operator._reference)
+            eye, first = self._eye(self.size), self._eye(int(self.multiplicity), 1)
+            vectors = [isometry(eye[i, :], first) for i in range(self.size)]
+            basis = xp.concat(vectors, axis=-1)
+            matrix = xp.matmul(transpose(basis), self.operator @ basis)
+        return (matrix + transpose(matrix)) / 2
+
+    def _from_columns(self, isometry: Columns) -> Array:
+        xp = api.array_namespace(self.operator._reference)
+        eye, length = self._eye(self.size), int(self.operator.shape[-1])
+        if self.products is not None:
+            multiply, length = self.products, self.size
+        else:
+            project = isometry.project or partial(xp.matmul, transpose(isometry.embed(eye)))
+
+            def multiply(part: Array) -> Array:
+                return project(self.operator @ isometry.embed(part))
+
+        step = max(1, min(self.size, CHUNK // length))
+        starts = range(0, self.size, step)
+        return xp.concat([multiply(eye[:, i : min(i + step, self.size)]) for i in starts], axis=-1)
+
+    def _eye(self, rows: int, columns: int | None = None) -> Array:
+        reference = self.operator._reference
+        xp = api.array_namespace(reference)
+        return xp.eye(rows, columns, dtype=reference.dtype, device=api.device(reference))
