@@ -32,33 +32,39 @@ def outputs(theta, x, mask=None, bias=None, sink=None, activation="softmax"):
     return rows
 
 
-def cost(rows, y, mask=None):
-    """Return the mean over sequences of half the mean squared residual of each."""
+POINTWISE = {
+    "mse": lambda f, y: (f - y) ** 2 / 2,
+    "logistic": lambda f, y: torch.nn.functional.softplus(-y * f),
+}
+
+
+def cost(rows, y, mask=None, loss="mse"):
+    """Return the mean over sequences of the mean loss of each."""
     total = 0
     for i, row in enumerate(rows):
         target = np.atleast_2d(y)[i]
         if mask is not None:
             target = target[np.atleast_2d(mask)[i]]
-        total = total + ((row - torch.tensor(target)) ** 2).mean() / 2
+        total = total + POINTWISE[loss](row, torch.tensor(target)).mean()
     return total / len(rows)
 
 
-def hessian(theta, x, y, mask=None, **options):
-    def loss(p):
-        return cost(outputs(p, x, mask, **options), y, mask)
+def hessian(theta, x, y, mask=None, loss="mse", **options):
+    def total(p):
+        return cost(outputs(p, x, mask, **options), y, mask, loss)
 
-    return torch.autograd.functional.hessian(loss, torch.tensor(theta)).numpy()
-
-
-def gradient(theta, x, y, mask=None, **options):
-    def loss(p):
-        return cost(outputs(p, x, mask, **options), y, mask)
-
-    return torch.autograd.functional.jacobian(loss, torch.tensor(theta)).numpy()
+    return torch.autograd.functional.hessian(total, torch.tensor(theta)).numpy()
 
 
-def gauss_newton(theta, x, y, mask=None, **options):
-    """Return Σ_i w_i J_iᵀ J_i with the weight 1/(sequences · length) of each token."""
+def gradient(theta, x, y, mask=None, loss="mse", **options):
+    def total(p):
+        return cost(outputs(p, x, mask, **options), y, mask, loss)
+
+    return torch.autograd.functional.jacobian(total, torch.tensor(theta)).numpy()
+
+
+def gauss_newton(theta, x, y, mask=None, loss="mse", **options):
+    """Return Σ_i J_iᵀ ∇²φ J_i with the weight 1/(sequences · length) of each token."""
     theta = torch.tensor(theta)
     count = len(np.atleast_2d(x))
     total = np.zeros((len(theta),) * 2)
@@ -66,5 +72,11 @@ def gauss_newton(theta, x, y, mask=None, **options):
         jacobian = torch.autograd.functional.jacobian(
             lambda p, i=i: outputs(p, x, mask, **options)[i], theta
         ).numpy()
-        total += jacobian.T @ jacobian / (count * len(jacobian))
+        row = outputs(theta, x, mask, **options)[i]
+        alive = ... if mask is None else np.atleast_2d(mask)[i]
+        target = torch.tensor(np.atleast_2d(y)[i][alive])
+        second = torch.autograd.functional.hessian(
+            lambda f, target=target: POINTWISE[loss](f, target).sum(), row
+        ).numpy()
+        total += jacobian.T @ second @ jacobian / (count * len(jacobian))
     return total

@@ -9,30 +9,32 @@ from tests import attention_oracle as oracle
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.7])
+@pytest.mark.parametrize("loss", ["mse", "logistic"])
 @pytest.mark.parametrize("masked", [False, True])
-def test_equals_sgd_on_the_weights(momentum, masked):
+def test_equals_sgd_on_the_weights(momentum, masked, loss):
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(2, 3, 4))
+    y = np.sign(y) if loss == "logistic" else y
     mask = np.asarray([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 1, 0]], bool) if masked else None
     net = hs.SelfAttention(0.5, *rng.normal(size=(2, 5)))
-    t = hs.gradient_descent(net, x, y, lr=0.1, steps=30, momentum=momentum, mask=mask)
+    t = hs.gradient_descent(net, x, y, lr=0.1, steps=30, momentum=momentum, mask=mask, loss=loss)
     theta = torch.tensor(np.asarray(net.parameters()), requires_grad=True)
     optimiser = torch.optim.SGD([theta], lr=0.1, momentum=momentum)
     for step in range(31):
-        loss = oracle.cost(oracle.outputs(theta, x, mask), y, mask)
+        cost = oracle.cost(oracle.outputs(theta, x, mask), y, mask, loss)
         weights = theta.detach().numpy()
-        assert float(t.loss[step]) == pytest.approx(loss.item(), rel=1e-11)
+        assert float(t.loss[step]) == pytest.approx(cost.item(), rel=1e-11)
         np.testing.assert_allclose(t[step].parameters(), weights, rtol=0, atol=1e-12)
         assert float(t.query_norm[step]) == pytest.approx(np.linalg.norm(weights[1:6]), rel=1e-12)
         assert float(t.key_norm[step]) == pytest.approx(np.linalg.norm(weights[6:]), rel=1e-12)
         if step % 10 == 0:
-            dense = oracle.hessian(weights, x, y, mask)
+            dense = oracle.hessian(weights, x, y, mask, loss)
             values = np.linalg.eigvalsh(dense)
             assert float(t.sharpness[step]) == pytest.approx(values[-1], rel=1e-10)
             assert float(t.trace[step]) == pytest.approx(np.trace(dense), rel=1e-10)
             np.testing.assert_allclose(t.spectrum(step).eigenvalues, values[::-1], atol=1e-11)
         optimiser.zero_grad()
-        loss.backward()
+        cost.backward()
         optimiser.step()
 
 
@@ -89,7 +91,10 @@ def test_divergence_is_told():
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"loss": "huber"}, "loss must be 'mse'"), ({"y": None}, "y is missing")],
+    [
+        ({"loss": "cross-entropy"}, "loss must treat each output on its own"),
+        ({"y": None}, "y is missing"),
+    ],
 )
 def test_bad_input(changes, words):
     arguments = {"x": np.ones(3), "y": np.ones(3), "lr": 0.1, "steps": 2} | changes

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hessence as hs
+from hessence.dynamics import trajectory
 
 RELU = {hs.ScalarLinear: False, hs.ScalarReLU: True}
 
@@ -37,12 +38,12 @@ def instance(kind, seed, m=12, n=20, scale=0.5):
     return kind(scale * rng.normal(size=m), scale * rng.normal(size=m)), x, y
 
 
-def assert_same_path(trajectory, losses, weights, tolerance):
-    np.testing.assert_allclose(trajectory.loss, losses, rtol=tolerance)
+def assert_same_path(path, losses, weights, tolerance):
+    np.testing.assert_allclose(path.loss, losses, rtol=tolerance)
     for step, (w, v) in enumerate(weights):
         size = max(np.abs(w).max(), np.abs(v).max())
-        np.testing.assert_allclose(trajectory[step].w, w, rtol=0, atol=tolerance * size)
-        np.testing.assert_allclose(trajectory[step].v, v, rtol=0, atol=tolerance * size)
+        np.testing.assert_allclose(path[step].w, w, rtol=0, atol=tolerance * size)
+        np.testing.assert_allclose(path[step].v, v, rtol=0, atol=tolerance * size)
 
 
 @pytest.mark.parametrize("kind", [hs.ScalarLinear, hs.ScalarReLU])
@@ -99,12 +100,13 @@ def test_reports_agree_with_the_spectra_of_the_networks(kind):
         np.testing.assert_allclose(t.spectrum(step).eigenvalues, values[::-1], atol=1e-10)
 
 
-def test_long_relu_runs_forget_and_replay_segments():
+def test_long_relu_runs_forget_and_replay_states(monkeypatch):
+    monkeypatch.setattr(trajectory, "BUDGET", 10**6)
     rng = np.random.default_rng(0)
     net = hs.ScalarReLU(0.05 * rng.normal(size=2000), 0.05 * rng.normal(size=2000))
     x = rng.normal(size=30)
     t = hs.gradient_descent(net, x, np.abs(x), lr=0.05, steps=300, momentum=0.5)
-    assert len(t._segments) <= 128
+    assert len(t._states._kept) < 20
     _, weights = sgd(net, x, np.abs(x), 0.05, 300, 0.5)
     for step in (0, 3, 101, 202, 299, 300):
         np.testing.assert_allclose(t[step].v, weights[step][1], rtol=0, atol=1e-11)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import hessence as hs
-import hessence.dynamics.replay as replay
+from hessence.dynamics import trajectory
 from tests.linear_oracle import cross_entropy, squared
 
 
@@ -110,7 +110,7 @@ def test_a_stack_of_networks_trains_at_once():
 def test_states_that_were_not_kept_are_stepped_to_again(kind, monkeypatch):
     net, x, y = instance(kind)
     whole = hs.gradient_descent(net, x, y, lr=0.05, steps=30, momentum=0.3)
-    monkeypatch.setattr(replay, "BUDGET", 4000)
+    monkeypatch.setattr(trajectory, "BUDGET", 4000)
     sparse = hs.gradient_descent(net, x, y, lr=0.05, steps=30, momentum=0.3)
     assert len(sparse._states._kept) < 31 == len(whole._states._kept)
     for step in (0, 1, 17, 30):

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from hessence._common.arrays import Array
-from hessence.data.losses import PointwiseLoss, Squared, as_loss
-from hessence.dynamics.attention import train_attention
-from hessence.dynamics.linear import train_linear
-from hessence.dynamics.scalar import train_scalar
+from hessence.data.losses import PointwiseLoss
 from hessence.dynamics.trajectory import Trajectory
-from hessence.networks.attention.self_attention import SelfAttention
-from hessence.networks.linear.linear_network import LinearNetwork
-from hessence.networks.scalar.scalar_linear import ScalarLinear
-from hessence.networks.scalar.scalar_relu import ScalarReLU
+from hessence.networks.network import Network
 
 
 def gradient_descent(
-    net: Any,
+    net: Network,
     x: Array,
     y: Array = None,
     *,
-    lr: float,
-    steps: int,
+    lr: float = 0.1,
+    steps: int = 100,
     momentum: float = 0.0,
     loss: str | PointwiseLoss = "mse",
     mask: Array = None,
@@ -35,7 +30,7 @@ def gradient_descent(
 
     Parameters
     ----------
-    net : ScalarLinear, ScalarReLU, TwoLayerLinear, DeepLinear or SelfAttention
+    net : Network
         Where training starts. A batch of networks is trained in one go, ReLU networks excepted.
     x, y : array
         The data, as ``net.hessian`` takes them.
@@ -59,14 +54,15 @@ def gradient_descent(
 
     Notes
     -----
-    Gradient descent moves w + v along one line and w − v along another, so two numbers follow the
-    whole spectrum at any width (for ReLU: two in each cell). A ReLU unit whose v changes sign
-    changes cell; the step that does this is taken on the weights, and the reduction starts anew
-    behind it. Self-attention needs three numbers.
+    The network tells in which coordinates it descends (``net.descent``). Gradient descent moves
+    w + v along one line and w − v along another, so two numbers follow the whole spectrum at any
+    width (for ReLU: two in each cell). A ReLU unit whose v changes sign changes cell; the step that
+    does this is taken on the weights, and the reduction starts anew behind it. Self-attention needs
+    three numbers.
 
     A linear network of any depth that is aligned, which is checked, stays so: its singular values
     follow a recursion of their own. One that is not is trained on its weights, from the moments of
-    the data. The sharpness of these is computed when first asked for.
+    the data. All other networks are trained on their weights.
 
     Examples
     --------
@@ -78,6 +74,11 @@ def gradient_descent(
     >>> t.phase[0], t.phase[-1]
     ('early', 'late')
     """
+    if not isinstance(net, Network):
+        raise TypeError(
+            "net must be one of the library's networks, such as hs.ScalarLinear or hs.DeepLinear, "
+            f"got {type(net).__name__}."
+        )
     _require_number("lr", lr, lambda value: value > 0, "a positive number")
     _require_number("momentum", momentum, lambda value: 0 <= value < 1, "at least 0 and below 1")
     try:
@@ -86,23 +87,14 @@ def gradient_descent(
         raise TypeError(f"steps must be an integer, got {type(steps).__name__}.") from None
     if count < 0:
         raise ValueError(f"steps must not be negative, got {count}.")
-    if isinstance(net, SelfAttention):
-        if type(as_loss(loss)) is not Squared:
-            raise ValueError(f"loss must be 'mse' for SelfAttention, got {loss!r}.")
-        return train_attention(net, x, y, float(lr), count, float(momentum), mask)
-    if mask is not None:
+    if mask is not None and not net.takes_mask:
         raise ValueError(f"mask is for SelfAttention, not for {type(net).__name__}.")
-    if isinstance(net, (ScalarLinear, ScalarReLU)):
-        return train_scalar(net, x, y, float(lr), count, float(momentum), loss)
-    if isinstance(net, LinearNetwork):
-        return train_linear(net, x, y, float(lr), count, float(momentum), loss)
-    raise TypeError(
-        "net must be a ScalarLinear, ScalarReLU, TwoLayerLinear, DeepLinear or SelfAttention for "
-        f"gradient_descent, got {type(net).__name__}."
-    )
+    options: dict[str, Array] = {} if mask is None else {"mask": mask}
+    descent = net.descent(x, y, loss, **options)
+    return Trajectory(descent, float(lr), count, float(momentum))
 
 
-def _require_number(name: str, value: Any, holds: Any, wanted: str) -> None:
+def _require_number(name: str, value: Any, holds: Callable[[float], bool], wanted: str) -> None:
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -3,24 +3,49 @@
 from __future__ import annotations
 
 import operator
-from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
-from hessence._common.arrays import Array
+import numpy as np
+
+from hessence._common.arrays import Array, like
+from hessence.networks.descent import Descent
 from hessence.spectra.spectrum import Spectrum
 
+State = TypeVar("State")
 
-class Trajectory(ABC):
+BUDGET = 256 * 2**20
+"""How many bytes of states a trajectory keeps."""
+
+
+class Trajectory:
     """A network through training.
 
     Attributes
     ----------
     loss, sharpness, trace : array (steps + 1,)
-        At each point; batch dimensions, if any, come last.
+        At each point; batch dimensions, if any, come last. The sharpness of linear networks is
+        computed when first asked for.
     lr : float
         The learning rate, whose stability threshold for the sharpness is 2 / lr.
+    method : str
+        What the steps were taken on: ``"lines"`` for scalar networks and self-attention,
+        ``"modes"`` for aligned linear networks, ``"moments"`` for others, else ``"weights"``.
     diverged : int or None
         The first step at which a number is no longer finite.
+    outliers : array (steps + 1, ..., k)
+        Scalar networks and self-attention: the outliers, largest first; for ReLU one pair for
+        each of the cells +, −.
+    bulk : array (steps + 1, ...)
+        Scalar networks and self-attention: the bulk is at plus and minus this number; for ReLU
+        one for each cell.
+    phase : sequence of str
+        Scalar networks: the phase of learning; for ReLU that of the cell that dictates the
+        sharpness.
+    value, query_norm, key_norm : array (steps + 1, ...)
+        Self-attention: w_V, ‖w_Q‖ and ‖w_K‖.
 
     Examples
     --------
@@ -33,8 +58,31 @@ class Trajectory(ABC):
 
     loss: Array
     trace: Array
-    lr: float
-    diverged: int | None
+    outliers: Array
+    bulk: Array
+    phase: Any
+    value: Array
+    query_norm: Array
+    key_norm: Array
+
+    def __init__(self, descent: Descent, lr: float, steps: int, momentum: float) -> None:
+        self.lr, self.method = lr, descent.method
+        self._descent = descent
+        self._states: Replay[Any] = Replay(
+            descent.start,
+            lambda state: descent.advance(state, lr, momentum),
+            steps,
+            descent.state_bytes,
+        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = descent.measure(self._states.run())
+        finite = np.ones(steps + 1, dtype=bool)
+        for name in {"loss", "trace", "sharpness"} & found.keys():
+            finite &= np.isfinite(found[name]).reshape(steps + 1, -1).all(axis=-1)
+        self.diverged: int | None = None if finite.all() else int(np.argmin(finite))
+        for name, values in found.items():
+            numbers = isinstance(values, np.ndarray) and values.dtype.kind == "f"
+            self.__dict__[name] = like(values, descent.reference) if numbers else values
 
     def __len__(self) -> int:
         """Return the number of points, one more than the steps taken."""
@@ -42,6 +90,32 @@ class Trajectory(ABC):
 
     def __getitem__(self, step: int) -> Any:
         """Return the network after `step` updates; negative steps count from the end."""
+        return self._descent.network(self._state(step))
+
+    def spectrum(self, step: int) -> Spectrum:
+        """Return the whole spectrum after `step` updates, eigenvectors included."""
+        return self._descent.hessian(self._state(step)).spectrum()
+
+    @cached_property
+    def sharpness(self) -> Array:
+        """The largest eigenvalue at each point."""
+        finite = len(self) if self.diverged is None else self.diverged
+        values = np.full(self.loss.shape, np.nan)
+        if finite:
+            values[:finite] = self._descent.sharpness(islice(self._states.run(), finite))
+        return like(values, self._descent.reference)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw outliers, bulk and phases of a scalar network, else the sharpness against 2 / lr.
+
+        Needs ``hessence[plot]``. Returns the axes.
+        """
+        from hessence.plotting.training import draw_sharpness, draw_trajectory
+
+        draw = draw_trajectory if "phase" in self.__dict__ else draw_sharpness
+        return draw(self, ax)
+
+    def _state(self, step: int) -> Any:
         try:
             step = operator.index(step)
         except TypeError:
@@ -56,27 +130,48 @@ class Trajectory(ABC):
                 f"there is no network after step {index}: training diverged at step "
                 f"{self.diverged}; try a smaller lr."
             )
-        return self._network(index)
+        return self._states[index]
 
-    def spectrum(self, step: int) -> Spectrum:
-        """Return the whole spectrum after `step` updates, eigenvectors included."""
-        return self._spectrum(self[step])
 
-    @property
-    @abstractmethod
-    def sharpness(self) -> Array:
-        """The largest eigenvalue at each point."""
+class Replay(Generic[State]):
+    """The states of a deterministic iteration, every `stride`-th of them stored.
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the sharpness against 2 / lr; needs ``hessence[plot]``. Returns the axes."""
-        from hessence.plotting.training import draw_sharpness
+    Parameters
+    ----------
+    start : State
+        The first state.
+    advance : callable
+        Returns the state after a given one.
+    steps : int
+        How many times to advance.
+    size : int
+        The bytes of one state, which decide the stride.
+    """
 
-        return draw_sharpness(self, ax)
+    def __init__(
+        self, start: State, advance: Callable[[State], State], steps: int, size: int
+    ) -> None:
+        self._advance = advance
+        self._steps = steps
+        self._stride = max(1, -(-size * (steps + 1) // BUDGET))
+        self._kept = [start]
 
-    @abstractmethod
-    def _network(self, step: int) -> Any:
-        """Return the network at a valid step."""
+    def run(self) -> Iterator[State]:
+        """Yield all states, and keep some for the next time."""
+        state = self._kept[0]
+        yield state
+        for step in range(1, self._steps + 1):
+            at, rest = divmod(step, self._stride)
+            if rest == 0 and at < len(self._kept):
+                state = self._kept[at]
+            else:
+                state = self._advance(state)
+                if rest == 0:
+                    self._kept.append(state)
+            yield state
 
-    @abstractmethod
-    def _spectrum(self, net: Any) -> Spectrum:
-        """Return the spectrum of a network on the data of this trajectory."""
+    def __getitem__(self, step: int) -> State:
+        state = self._kept[step // self._stride]
+        for _ in range(step % self._stride):
+            state = self._advance(state)
+        return state

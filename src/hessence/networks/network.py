@@ -12,31 +12,37 @@ import array_api_compat as api
 from hessence._common.arrays import Array, floating, require_same_shape, require_shape
 from hessence.data.losses import PointwiseLoss, as_loss
 from hessence.data.moments import Moments, as_moments
+from hessence.networks.descent import Descent, WeightDescent
 from hessence.spectra.operators import Hessian
 
 
 class Network(ABC):
     """A network whose Hessian spectrum is known, at one point of its parameter space.
 
-    Weights may carry leading batch dimensions: many networks of one shape, in one call. Data are
-    samples as rows; where `x` and `y` are asked for, the mean-squared error is also content with a
-    :class:`~hessence.Moments` in place of `x` and no `y`.
+    Weights may carry leading batch dimensions: many networks of one shape, in one call.
     """
 
     rank: ClassVar[int]
-    """How many dimensions each weight has, without the batch's."""
+    """How many dimensions the last weight has, without the batch's."""
+
+    takes_mask: ClassVar[bool] = False
+    """Whether data may come with a mask, which tells the tokens of a sequence that exist."""
 
     @abstractmethod
     def __call__(self, x: Array) -> Array:
         """Return the predictions."""
 
     @abstractmethod
-    def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Hessian:
-        """Return the Hessian of the loss as an operator."""
+    def loss(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
+        """Return the loss."""
 
     @abstractmethod
     def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
         """Return the gradient of the loss, flat, in parameter order."""
+
+    @abstractmethod
+    def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Hessian:
+        """Return the Hessian of the loss as an operator."""
 
     @property
     @abstractmethod
@@ -47,30 +53,12 @@ class Network(ABC):
     def _rebuild(self, weights: dict[str, Array]) -> Self:
         """Return a network like this one with other weights."""
 
-    @abstractmethod
-    def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
-        """Return the loss as a function of the coefficients that the network computes."""
+    def descent(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Descent:
+        """Return how gradient descent moves this network; ``hs.gradient_descent`` drives it.
 
-    @abstractmethod
-    def _value(self, objective: Any) -> Array:
-        """Return the objective at this network's coefficients."""
-
-    @abstractmethod
-    def _predict(self, inputs: Array) -> Array:
-        """Return the predictions (..., n, K) for inputs (n, D)."""
-
-    def loss(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
-        """Return the loss: the mean over samples, summed over outputs, of the pointwise loss.
-
-        The default is the papers' ½ E‖f(x) − y‖²; see :mod:`hessence.data.losses` for others.
+        A network whose training stays in few coordinates overrides this.
         """
-        data = self._data(x, y)
-        if data.samples is None:
-            return self._value(self._objective(data, loss))
-        inputs, targets = data.samples
-        xp = api.array_namespace(inputs)
-        costs = as_loss(loss).value(self._predict(inputs), targets)
-        return xp.sum(costs, axis=(-2, -1)) / data.n
+        return WeightDescent(self, {"x": x, "y": y, "loss": loss})
 
     def parameters(self) -> Array:
         """Return all parameters as one vector, first layer first: (..., p)."""
@@ -82,7 +70,8 @@ class Network(ABC):
     def with_parameters(self, theta: Array) -> Self:
         """Return the network of this shape whose parameter vector is `theta`."""
         xp, theta = floating(self._reference, theta=theta)
-        shapes = {name: tuple(w.shape[w.ndim - self.rank :]) for name, w in self._weights.items()}
+        lead = len(self.batch_shape)
+        shapes = {name: tuple(w.shape[lead:]) for name, w in self._weights.items()}
         size = sum(math.prod(shape) for shape in shapes.values())
         if theta.ndim == 0 or theta.shape[-1] != size:
             raise ValueError(
@@ -119,11 +108,53 @@ class Network(ABC):
         """Name and value of a weight: data must be of its kind and on its device."""
         return list(self._weights.items())[-1]
 
+    def _described(self, sizes: dict[str, int], *more: str) -> str:
+        listed = [f"{name}={size}" for name, size in sizes.items()]
+        batch = [f"batch={self.batch_shape}"] if self.batch_shape else []
+        return f"{type(self).__name__}({', '.join([*listed, *batch, *more])})"
+
+
+class RowNetwork(Network):
+    """A network of samples as rows, x (n, D) and y (n, K).
+
+    Where `x` and `y` are asked for, the mean-squared error is also content with a
+    :class:`~hessence.Moments` in place of `x` and no `y`.
+    """
+
+    @abstractmethod
+    def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
+        """Return the loss as a function of the coefficients that the network computes."""
+
+    @abstractmethod
+    def _value(self, objective: Any) -> Array:
+        """Return the objective at this network's coefficients."""
+
+    @abstractmethod
+    def _predict(self, inputs: Array) -> Array:
+        """Return the predictions (..., n, K) for inputs (n, D)."""
+
+    def loss(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
+        """Return the loss: the mean over samples, summed over outputs, of the pointwise loss.
+
+        The default is the papers' ½ E‖f(x) − y‖²; see :mod:`hessence.data.losses` for others.
+        """
+        data = self._data(x, y)
+        if data.samples is None:
+            return self._value(self._objective(data, loss))
+        inputs, targets = data.samples
+        xp = api.array_namespace(inputs)
+        costs = as_loss(loss).value(self._predict(inputs), targets)
+        return xp.sum(costs, axis=(-2, -1)) / data.n
+
+    def descent(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Descent:
+        """Return how gradient descent moves this network, with data that are checked once."""
+        return WeightDescent(self, {"x": self._data(x, y), "loss": loss})
+
     def _data(self, x: Any, y: Any) -> Moments:
         return as_moments(x, y, self._reference)
 
 
-class UniformNetwork(Network):
+class UniformNetwork(RowNetwork):
     """A network whose weights are dataclass fields of one shape."""
 
     order: ClassVar[tuple[str, ...]]
@@ -149,9 +180,7 @@ class UniformNetwork(Network):
 
     def __repr__(self) -> str:
         sizes = self._reference[1].shape[-len(self.shape) :]
-        listed = [f"{name}={size}" for name, size in zip(self.shape, sizes, strict=True)]
-        batch = [f"batch={self.batch_shape}"] if self.batch_shape else []
-        return f"{type(self).__name__}({', '.join(listed + batch)})"
+        return self._described(dict(zip(self.shape, sizes, strict=True)))
 
 
 class ScalarNetwork(UniformNetwork):

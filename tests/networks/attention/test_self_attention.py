@@ -30,7 +30,8 @@ def check(net, x, y, settings, tolerance=1e-12):
     theta = np.asarray(net.parameters())
     dense = oracle.hessian(theta, x, y, **settings)
     norm = max(np.linalg.norm(dense, 2), 1e-300)
-    H = net.hessian(x, y, mask=settings.get("mask"))
+    loss = settings.get("loss", "mse")
+    H = net.hessian(x, y, loss, mask=settings.get("mask"))
     ggn = oracle.gauss_newton(theta, x, y, **settings)
     np.testing.assert_allclose(H.dense(), dense, rtol=0, atol=tolerance * norm)
     np.testing.assert_allclose(H.ggn.dense(), ggn, rtol=0, atol=tolerance * norm)
@@ -38,7 +39,7 @@ def check(net, x, y, settings, tolerance=1e-12):
     assert_same_spectrum(H.ggn.spectrum(), ggn, norm, tolerance)
     assert_same_spectrum(H.functional.spectrum(), dense - ggn, norm, tolerance)
     slope = oracle.gradient(theta, x, y, **settings)
-    mine = net.gradient(x, y, mask=settings.get("mask"))
+    mine = net.gradient(x, y, loss, mask=settings.get("mask"))
     np.testing.assert_allclose(mine, slope, rtol=0, atol=1e-12 * max(np.abs(slope).max(), norm))
     return H, dense, norm
 
@@ -65,6 +66,12 @@ def test_against_autodiff(seed, m, sequences, n, masked, sink, activation):
             activation=activation,
         )
     )
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_another_loss(masked):
+    net, x, y, settings = instance(21, masked=masked, sink=0.4)
+    check(net, x, np.sign(y), settings | {"loss": "logistic"})
 
 
 @pytest.mark.parametrize("scale", [1e-3, 30.0])

@@ -70,8 +70,8 @@ class _Rowwise:
             self.activation.first(scores) * direction,
             self.activation.second(scores) * direction * direction,
         )
-        weights, slope, bend = (xp.where(keys, part, 0 * part) for part in parts)
-        return weights, slope, bend
+        weights, first, second = (xp.where(keys, part, 0 * part) for part in parts)
+        return weights, first, second
 
 
 @dataclass(frozen=True)

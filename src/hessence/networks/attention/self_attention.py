@@ -10,9 +10,11 @@ from typing import Any, ClassVar, Self
 import array_api_compat as api
 
 from hessence._common.arrays import Array, floating, require_same_shape, require_shape
+from hessence.data.losses import PointwiseLoss
 from hessence.networks.attention.activations import Softmax, as_activation
 from hessence.networks.attention.attention_hessian import AttentionHessian, Scalars
-from hessence.networks.attention.sequences import Sequences, as_mask
+from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
+from hessence.networks.attention.descent import AttentionDescent
 from hessence.networks.scalar.products import Gram, gram
 
 CACHE = 2**15
@@ -64,10 +66,11 @@ class AttentionBounds:
     condition_number: Array
 
 
-class SelfAttention:
+class SelfAttention(AttentionNetwork):
     r"""f(x) = w_V A(x) x with A = softmax(x ⟨w_Q, w_K⟩ xᵀ/√d_K) row by row.
 
-    The loss is 1/(2n) ‖f − y‖² for a sequence of n tokens, averaged over a batch of sequences.
+    The loss is 1/(2n) ‖f − y‖² for a sequence of n tokens, averaged over a batch of sequences; any
+    pointwise loss will do.
     With the attention's moments m₁, m₂, m₃ at each token, the residual δ = f − y, and all sums
     over tokens divided by n, :math:`\alpha = \|m_1\|^2`,
     :math:`\beta = (w_V m_1 + \delta)^\top(x\odot m_2)/\sqrt{d_K}`,
@@ -116,7 +119,7 @@ class SelfAttention:
         self.w_v, self.w_q, self.w_k = (checked[name] for name in ("w_v", "w_q", "w_k"))
         require_shape("w_q", self.w_q, ("d_K",), batch=True)
         require_same_shape(w_q=self.w_q, w_k=self.w_k)
-        batch = self.batch_shape
+        batch = tuple(self.w_q.shape[:-1])
         if tuple(self.w_v.shape) == (*batch, 1):
             self.w_v = self.w_v[..., 0]
         if tuple(self.w_v.shape) not in (batch, ()):
@@ -140,12 +143,19 @@ class SelfAttention:
         self.activation = activation
         self._rows = as_activation(activation)
 
-    order: ClassVar[tuple[str, ...]] = ("w_v", "w_q", "w_k")
+    rank: ClassVar[int] = 1
+    token: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading dimensions of the weights: () for a single network."""
-        return tuple(self.w_q.shape[:-1])
+    def _weights(self) -> dict[str, Array]:
+        return {"w_v": self.w_v, "w_q": self.w_q, "w_k": self.w_k}
+
+    def _rebuild(self, weights: dict[str, Array]) -> Self:
+        return self._like(**weights)
+
+    def _like(self, **changes: Any) -> Self:
+        fields = {"score_bias": self.score_bias, "activation": self.activation, "sink": self.sink}
+        return type(self)(**(self._weights | fields | changes))
 
     def with_sink(self, strength: Array) -> Self:
         """Return the network whose scores for the first token are raised by `strength`.
@@ -156,79 +166,50 @@ class SelfAttention:
 
     def __getitem__(self, index: Any) -> Self:
         """Return the networks at an index into the batch dimensions."""
-        if not self.batch_shape:
-            raise IndexError("this is a single network; only a batch of networks has an index.")
-        sink = self.sink
-        if sink is not None and sink.ndim:
-            sink = sink[index]
-        return self._like(w_v=self.w_v[index], w_q=self.w_q[index], w_k=self.w_k[index], sink=sink)
-
-    def _like(self, **changes: Any) -> Self:
-        fields = {
-            "w_v": self.w_v,
-            "w_q": self.w_q,
-            "w_k": self.w_k,
-            "score_bias": self.score_bias,
-            "activation": self.activation,
-            "sink": self.sink,
-        }
-        return type(self)(**(fields | changes))
-
-    def __call__(self, x: Array, *, mask: Array = None) -> Array:
-        """Return the predictions, shaped like x with the batch of networks in front."""
-        batch = self._sequences(x, None, mask, targets=False)
-        f = self.w_v[..., None, None] * self._responses(batch)[0]
-        return f if batch.many else f[..., 0, :]
-
-    def attention(self, x: Array, *, mask: Array = None) -> Array:
-        """Return the attention matrices, (..., n, n) or (..., sequences, n, n)."""
-        batch = self._sequences(x, None, mask, targets=False)
-        weights = self._weights_along(batch)[0]
-        return weights if batch.many else weights[..., 0, :, :]
-
-    def loss(self, x: Array, y: Array, *, mask: Array = None) -> Array:
-        """Return 1/(2n) ‖f − y‖², averaged over the sequences."""
-        batch = self._sequences(x, y, mask)
-        residual = self.w_v[..., None, None] * self._responses(batch)[0] - batch.y
-        return batch.average(residual * residual) / 2
-
-    def gradient(self, x: Array, y: Array, *, mask: Array = None) -> Array:
-        """Return the gradient of the loss, flat, in the order (w_V, w_Q, w_K)."""
-        xp = api.array_namespace(self.w_q)
-        batch = self._sequences(x, y, mask)
-        h, slope, _ = self._responses(batch)
-        residual = self.w_v[..., None, None] * h - batch.y
-        on_value = batch.average(residual * h)
-        on_scores = self.w_v * batch.average(residual * slope)
-        return xp.concat(
-            [
-                on_value[..., None],
-                on_scores[..., None] * self.w_k,
-                on_scores[..., None] * self.w_q,
-            ],
-            axis=-1,
+        if self.sink is None or not self.sink.ndim:
+            return super().__getitem__(index)
+        return (
+            super(SelfAttention, self.with_sink(None))
+            .__getitem__(index)
+            ._like(sink=self.sink[index])
         )
 
-    def hessian(self, x: Array, y: Array, *, mask: Array = None) -> AttentionHessian:
+    def gradient(
+        self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse", *, mask: Array = None
+    ) -> Array:
+        """Return the gradient of the loss, flat, in the order (w_V, w_Q, w_K)."""
+        xp = api.array_namespace(self.w_q)
+        batch, pointwise = self._with_targets(x, y, loss, mask)
+        on_value, on_scores = (a[..., None] for a in self._slopes(batch, pointwise))
+        return xp.concat([on_value, on_scores * self.w_k, on_scores * self.w_q], axis=-1)
+
+    def hessian(
+        self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse", *, mask: Array = None
+    ) -> AttentionHessian:
         """Return the Hessian of the loss as an operator.
 
         Parameters
         ----------
         x, y : array (n,) or (sequences, n)
             Tokens and targets.
+        loss : str or object
+            ``"mse"``, or what :mod:`hessence.data.losses` describes.
         mask : array of bool, shaped like x, optional
             True for the tokens that exist, where sequences differ in length: the others are not
             attended to and have no loss, and a sequence is averaged over its own length.
         """
-        return self._hessian_of(self._sequences(x, y, mask))
+        return self._hessian_of(*self._with_targets(x, y, loss, mask))
 
-    def _hessian_of(self, batch: Sequences) -> AttentionHessian:
-        return AttentionHessian(self.w_q, self.w_k, *self._scalars(batch), self._gram)
+    def descent(
+        self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse", *, mask: Array = None
+    ) -> AttentionDescent:
+        """Return how gradient descent moves the layer: w_V, and along w_Q + w_K and w_Q − w_K."""
+        return AttentionDescent(self, *self._with_targets(x, y, loss, mask))
 
     def statistics(self, x: Array, y: Array, *, mask: Array = None) -> AttentionStatistics:
         """Return the scalars α, β, γ, ζ of the Hessian and the attention's moments."""
-        batch = self._sequences(x, y, mask)
-        first, second = self._scalars(batch)
+        batch, pointwise = self._with_targets(x, y, "mse", mask)
+        first, second = self._scalars(batch, pointwise)
         total = first.plus(second)
         moments: tuple[Any, ...] = (None, None, None)
         if isinstance(self._rows, Softmax):
@@ -265,26 +246,32 @@ class SelfAttention:
             xp.where(no_bulk, missing, ratio)[()],
         )
 
-    def parameters(self) -> Array:
-        """Return all parameters as one vector, (..., 2 d_K + 1)."""
-        xp = api.array_namespace(self.w_q)
-        return xp.concat([self.w_v[..., None], self.w_q, self.w_k], axis=-1)
-
-    def with_parameters(self, theta: Array) -> Self:
-        """Return the network of this shape whose parameter vector is `theta`."""
-        _, theta = floating(("w_q", self.w_q), theta=theta)
-        m = int(self.w_q.shape[-1])
-        if theta.ndim == 0 or theta.shape[-1] != 2 * m + 1:
-            raise ValueError(
-                f"theta must have {2 * m + 1} entries along its last axis, "
-                f"got shape {tuple(theta.shape)}."
-            )
-        return self._like(w_v=theta[..., 0], w_q=theta[..., 1 : m + 1], w_k=theta[..., m + 1 :])
-
     def __repr__(self) -> str:
-        batch = f", batch={self.batch_shape}" if self.batch_shape else ""
-        sink = "" if self.sink is None else ", with a sink"
-        return f"SelfAttention(d_K={int(self.w_q.shape[-1])}{batch}{sink})"
+        sink = [] if self.sink is None else ["with a sink"]
+        return self._described({"d_K": int(self.w_q.shape[-1])}, *sink)
+
+    @property
+    def _sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return (), ()
+
+    def _sequences(self, x: Any, y: Any = None, mask: Any = None) -> Sequences:
+        batch = super()._sequences(x, y, mask)
+        n = int(batch.x.shape[-1])
+        if self.score_bias is not None and int(self.score_bias.shape[0]) != n:
+            raise ValueError(
+                f"x must have the {int(self.score_bias.shape[0])} tokens that score_bias is for, "
+                f"got {n}."
+            )
+        return batch
+
+    def _attention(self, batch: Sequences) -> Array:
+        return self._weights_along(batch)[0]
+
+    def _predict(self, batch: Sequences) -> Array:
+        return self.w_v[..., None, None] * self._responses(batch)[0]
+
+    def _hessian_of(self, batch: Sequences, loss: PointwiseLoss) -> AttentionHessian:
+        return AttentionHessian(self.w_q, self.w_k, *self._scalars(batch, loss), self._gram)
 
     # How the predictions depend on t = ⟨w_Q, w_K⟩.
 
@@ -321,8 +308,8 @@ class SelfAttention:
         stride = max(1, CACHE // rest)
         if count <= stride:
             parts = self._weights_along(batch, inner, sink)
-            h, slope, bend = (xp.sum(a * tokens, axis=-1) for a in parts)
-            return h, slope, bend
+            h, first, second = (xp.sum(a * tokens, axis=-1) for a in parts)
+            return h, first, second
         some = [
             self._responses(
                 batch,
@@ -333,48 +320,40 @@ class SelfAttention:
             )
             for start in range(0, count, stride)
         ]
-        h, slope, bend = (xp.concat(list(part), axis=0) for part in zip(*some, strict=True))
-        return h, slope, bend
+        h, first, second = (xp.concat(list(part), axis=0) for part in zip(*some, strict=True))
+        return h, first, second
+
+    # The loss and its derivatives in (w_V, t), here or at other values of the two.
+
+    def _loss_at(self, batch: Sequences, loss: PointwiseLoss, w: Array, inner: Array) -> Array:
+        return batch.average(
+            loss.value(w[..., None, None] * self._responses(batch, inner)[0], batch.y)
+        )
+
+    def _slopes(
+        self, batch: Sequences, loss: PointwiseLoss, w: Array = None, inner: Array = None
+    ) -> tuple[Array, Array]:
+        """Return the gradient in w_V and in t, the second of which is γ."""
+        h, first, _ = self._responses(batch, inner)
+        w = self.w_v if w is None else w
+        residual = loss.first(w[..., None, None] * h, batch.y)
+        return batch.average(residual * h), w * batch.average(residual * first)
 
     def _scalars(
-        self, batch: Sequences, w: Array = None, inner: Array = None
+        self, batch: Sequences, loss: PointwiseLoss, w: Array = None, inner: Array = None
     ) -> tuple[Scalars, Scalars]:
-        """Return the scalars of both parts, here or at another value weight and another t."""
-        h, slope, bend = self._responses(batch, inner)
+        """Return the scalars of the Gauss–Newton and of the functional part."""
+        h, first, second = self._responses(batch, inner)
         w = self.w_v if w is None else w
-        residual = w[..., None, None] * h - batch.y
-        zero = 0 * w
-        first = Scalars(
-            batch.average(h * h),
-            w * batch.average(h * slope),
-            zero,
-            w * w * batch.average(slope * slope),
+        f = w[..., None, None] * h
+        residual, bent = loss.first(f, batch.y), loss.second(f, batch.y)
+        zero, pull = 0 * w, batch.average(residual * first)
+        return (
+            Scalars(
+                batch.average(bent * h * h),
+                w * batch.average(bent * h * first),
+                zero,
+                w * w * batch.average(bent * first * first),
+            ),
+            Scalars(zero, pull, w * pull, w * batch.average(residual * second)),
         )
-        pull = batch.average(residual * slope)
-        second = Scalars(zero, pull, w * pull, w * batch.average(residual * bend))
-        return first, second
-
-    def _sequences(self, x: Any, y: Any, mask: Any, *, targets: bool = True) -> Sequences:
-        if targets and y is None:
-            raise ValueError("y is missing: give the targets.")
-        given = {"x": x} if y is None else {"x": x, "y": y}
-        xp, *arrays = floating(("w_q", self.w_q), **given)
-        x = arrays[0]
-        if not 1 <= x.ndim <= 2:
-            raise ValueError(f"x must have shape (n,) or (sequences, n), got {tuple(x.shape)}.")
-        if y is not None:
-            require_same_shape(x=x, y=arrays[1])
-        n = int(x.shape[-1])
-        if self.score_bias is not None and int(self.score_bias.shape[0]) != n:
-            raise ValueError(
-                f"x must have the {int(self.score_bias.shape[0])} tokens that score_bias is for, "
-                f"got {n}."
-            )
-        alive = as_mask(mask, x, xp)
-        many = x.ndim == 2
-        # What a mask hides may hold anything; here it holds zeros.
-        rows = [
-            xp.where(alive, a if many else a[None, :], xp.zeros_like(alive, dtype=a.dtype))
-            for a in arrays
-        ]
-        return Sequences(rows[0], rows[1] if y is not None else None, alive, many)

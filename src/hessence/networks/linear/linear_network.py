@@ -8,18 +8,21 @@ from typing import Any, ClassVar
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, floating, largest, require_shape, to_numpy
+from hessence._common.arrays import Array, epsilon, floating, largest, require_shape, to_numpy
 from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss
 from hessence.data.matrix_objectives import MatrixLoss, MatrixQuadratic, TorchLoss, matrix_objective
 from hessence.data.moments import Moments
+from hessence.networks.descent import Descent
+from hessence.networks.linear.aligned import TOLERANCE, find_chains
+from hessence.networks.linear.descent import LinearWeightDescent, ModeDescent
 from hessence.networks.linear.linear_hessian import LinearHessian
-from hessence.networks.network import Network
+from hessence.networks.network import RowNetwork
 
 AnyLoss = Any
 """A name, a :class:`~hessence.data.losses.PointwiseLoss`, or a PyTorch loss of two arguments."""
 
 
-class LinearNetwork(Network):
+class LinearNetwork(RowNetwork):
     """f(x) = c W_L ⋯ W_1 x with x (n, d_0), y (n, d_L), and c the product of the multipliers."""
 
     rank: ClassVar[int] = 2
@@ -70,6 +73,15 @@ class LinearNetwork(Network):
     def hessian(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> LinearHessian:
         """Return the Hessian of the loss as an operator; its products never touch the samples."""
         return self._hessian_of(self._linear_objective(x, y, loss))
+
+    def descent(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Descent:
+        """Return how gradient descent moves the network: mode by mode if it is aligned."""
+        objective = self._linear_objective(x, y, loss)
+        if isinstance(objective, MatrixQuadratic) and not self.batch_shape:
+            chains = find_chains(self._hessian_of(objective))
+            if chains.defect <= TOLERANCE * epsilon(self.product):
+                return ModeDescent(self, objective, chains)
+        return LinearWeightDescent(self, objective)
 
     def _hessian_of(self, objective: Any) -> LinearHessian:
         product = self.product

@@ -58,8 +58,11 @@ class Gram:
 
     def at(self, index: int | slice | None) -> Gram:
         """Return the numbers of one product, or of some; with None, make them one of one."""
-        numbers = (self.inner, self.norm, self.plus, self.minus)
-        return Gram(*(number[..., index] for number in numbers))
+        return Gram(*(number[..., index] for number in self.numbers()))
+
+    def numbers(self) -> tuple[Array, Array, Array, Array]:
+        """Return all four numbers."""
+        return self.inner, self.norm, self.plus, self.minus
 
 
 def gram(w: Array, v: Array) -> Gram:

@@ -14,6 +14,7 @@ from hessence.data.moments import Moments
 from hessence.data.objectives import Pointwise, Quadratic, scalar_objective
 from hessence.networks.network import ScalarNetwork
 from hessence.networks.scalar.anatomy import Anatomy, dissect, phase_of
+from hessence.networks.scalar.descent import ScalarDescent
 from hessence.networks.scalar.products import Gram, Products, gram
 
 
@@ -92,11 +93,20 @@ class ScalarLinear(ScalarNetwork):
         objective = self._objective(self._data(x, y), "mse")
         return phase_of(self._gram.inner, objective)
 
+    def descent(
+        self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse"
+    ) -> ScalarDescent:
+        """Return how gradient descent moves the network: along w + v and w − v."""
+        return ScalarDescent(self, self._data(x, y), loss)
+
     def _predict(self, inputs: Array) -> Array:
         return self._gram.inner[..., None, None] * inputs
 
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
         return scalar_objective(data, loss)
+
+    def _objectives(self, data: Moments, loss: str | PointwiseLoss) -> tuple[Any, ...]:
+        return (self._objective(data, loss),)
 
     def _value(self, objective: Quadratic | Pointwise) -> Array:
         return objective.value(self._gram.inner)

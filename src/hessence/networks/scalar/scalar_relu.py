@@ -17,6 +17,7 @@ from hessence.data.objectives import Pointwise, Quadratic, scalar_objective
 from hessence.networks.network import ScalarNetwork
 from hessence.networks.scalar.anatomy import CellwiseAnatomy, dissect, phase_of
 from hessence.networks.scalar.cellwise import CELLS, CellwiseHessian, unit_slopes
+from hessence.networks.scalar.descent import ScalarDescent
 from hessence.networks.scalar.products import Gram, gram
 
 
@@ -143,6 +144,17 @@ class ScalarReLU(ScalarNetwork):
         chosen = np.where(np.asarray(dictating) == "+", *(np.asarray(p, object) for p in phases))
         return chosen.item() if chosen.ndim == 0 else chosen
 
+    def descent(
+        self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse"
+    ) -> ScalarDescent:
+        """Return how gradient descent moves the network: in each cell, along w + v and w − v."""
+        if self.batch_shape:
+            raise ValueError(
+                "net must be a single ReLU network, whose units may change cell on their own; "
+                "train the networks of a batch one by one, as net[0]."
+            )
+        return ScalarDescent(self, self._data(x, y), loss, cells=True)
+
     @cached_property
     def _masks(self) -> Array:
         return api.array_namespace(self.v).stack([self.v > 0, self.v < 0], axis=-2)
@@ -166,6 +178,9 @@ class ScalarReLU(ScalarNetwork):
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> CellObjectives:
         plus, minus = (scalar_objective(cell, loss, n=data.n) for cell in data.cells)
         return CellObjectives(plus, minus, (data.cells.plus.n > 0, data.cells.minus.n > 0))
+
+    def _objectives(self, data: Moments, loss: str | PointwiseLoss) -> tuple[Any, ...]:
+        return tuple(self._objective(data, loss)[:2])
 
     def _inhabited(self, data: Moments) -> list[Any]:
         """Return the cells' mean-squared errors, constant where a cell has no units to learn it."""

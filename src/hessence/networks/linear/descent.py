@@ -1,0 +1,139 @@
+r"""Gradient descent of linear networks: singular value by singular value if they are aligned.
+
+Alignment survives gradient descent: each chain's singular values follow
+:math:`s_\ell \leftarrow s_\ell - \eta\,\omega \prod_{k \ne \ell} s_k` with
+:math:`\omega = c \prod_k s_k - \tau` and c, τ the chain's parts of E[x xᵀ] and E[y xᵀ], on their
+own. Other networks are trained on their weights, from the moments of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hessence._common.arrays import Array, Numbers, like, to_numpy
+from hessence.data.matrix_objectives import MatrixQuadratic
+from hessence.networks.descent import Descent, Moving, WeightDescent
+from hessence.networks.linear.aligned import Chains
+from hessence.networks.linear.linear_hessian import LinearHessian
+from hessence.networks.linear.pair_top import largest_eigenvalue
+
+
+class ModeDescent(Descent):
+    """Gradient descent of an aligned network, on the singular values (L, N) of its chains."""
+
+    method = "modes"
+
+    def __init__(self, net: Any, objective: MatrixQuadratic, chains: Chains) -> None:
+        self._net, self._objective, self._chains = net, objective, chains
+        self.reference = net.weights[0]
+        exists = chains.place >= 0
+        self._crosses = (exists[1:] & exists[:-1]).astype(float)
+        self._target = chains.variance * np.prod(chains.singular, axis=0) - chains.slope
+        self.start = Moving((chains.singular,))
+        self.state_bytes = 2 * chains.singular.nbytes
+
+    def gradient(self, coordinates: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Return ω Π_{k≠ℓ} s_k."""
+        (singular,) = coordinates
+        below, above = _products(singular)
+        return (self._omega(singular) * below * above * self._crosses,)
+
+    def network(self, state: Moving) -> Any:
+        """Return the network with the singular values of a state."""
+        chains, (singular,) = self._chains, state.coordinates
+        layers = {}
+        for i, name in enumerate(self._net._weights):
+            both = (chains.place[i] >= 0) & (chains.place[i + 1] >= 0)
+            left = chains.bases[i + 1][:, chains.place[i + 1][both]]
+            right = chains.bases[i][:, chains.place[i][both]]
+            layers[name] = like((left * singular[i][both]) @ right.T, self.reference)
+        return self._net._rebuild(layers)
+
+    def hessian(self, state: Moving) -> Any:
+        """Return the Hessian at a state."""
+        return self.network(state)._hessian_of(self._objective)
+
+    def measure(self, states: Iterable[Moving]) -> dict[str, Numbers]:
+        """Return loss and trace at each state."""
+        least = float(to_numpy(self._objective._solution[1]))
+        rows = [(least + self._excess(s), self._trace(s)) for (s,), _ in states]
+        losses, traces = np.asarray(rows).T
+        return {"loss": losses, "trace": traces}
+
+    def sharpness(self, states: Iterable[Moving]) -> Numbers:
+        """Return the largest eigenvalue at each state, found among the pairs."""
+        moved = (
+            replace(self._chains, singular=singular, slope=self._omega(singular))
+            for (singular,), _ in states
+        )
+        return np.asarray([largest_eigenvalue(chains) for chains in moved])
+
+    def _omega(self, singular: Numbers) -> Numbers:
+        product = np.prod(singular, axis=0)
+        return np.asarray(self._chains.variance * product - self._target)
+
+    def _excess(self, singular: Numbers) -> float:
+        """Return the loss above the least: Σ ω² / 2c."""
+        omega, variance = self._omega(singular), self._chains.variance
+        seen = variance > 0
+        return float(np.sum(omega[seen] ** 2 / variance[seen])) / 2
+
+    def _trace(self, singular: Numbers) -> float:
+        below, above = _products(singular)
+        first, last = self._chains.place[0] >= 0, self._chains.place[-1] >= 0
+        inputs = (self._chains.variance * below**2)[:, first].sum(axis=1)
+        outputs = (above**2)[:, last].sum(axis=1)
+        return float(inputs @ outputs)
+
+
+class LinearWeightDescent(WeightDescent):
+    """Gradient descent of any linear network on its weights, from the moments of the data."""
+
+    method = "moments"
+
+    def __init__(self, net: Any, objective: Any) -> None:
+        super().__init__(net, {})
+        self._objective = objective
+
+    def loss_of(self, net: Any) -> Array:
+        """Return the loss."""
+        return self._objective.value(net.product)
+
+    def gradient_of(self, net: Any) -> Array:
+        """Return the gradient."""
+        H = self.hessian_of(net)
+        return H.pull(H.slope[..., None, :, :])[..., 0]
+
+    def hessian_of(self, net: Any) -> LinearHessian:
+        """Return the Hessian, without looking for rounding in the gradient."""
+        product = net.product
+        return LinearHessian(
+            net.weights, self._objective.slope(product), self._objective.bend(product)
+        )
+
+    def hessian(self, state: Moving) -> Any:
+        """Return the Hessian at a state."""
+        return self.network(state)._hessian_of(self._objective)
+
+    def sharpness(self, states: Iterable[Moving]) -> Numbers:
+        """Return the largest eigenvalue at each state, by Lanczos from the one before."""
+        values: list[Numbers] = []
+        start = None
+        for step, state in enumerate(states):
+            pairs = self.hessian_of(self.network(state)).top(1, tol=1e-10, v0=start, rng=step)
+            start = pairs.eigenvectors
+            start = start if start.ndim > 2 else start[:, 0]
+            values.append(to_numpy(pairs.eigenvalues)[..., 0])
+        return np.asarray(values)
+
+
+def _products(singular: Numbers) -> tuple[Numbers, Numbers]:
+    """Return Π_{k<ℓ} s_k and Π_{k>ℓ} s_k for every layer, (L, N) each."""
+    ones = np.ones((1, singular.shape[1]))
+    below = np.concatenate([ones, np.cumprod(singular[:-1], axis=0)])
+    above = np.concatenate([np.cumprod(singular[:0:-1], axis=0)[::-1], ones])
+    return below, above
