@@ -200,3 +200,41 @@ def test_a_batch_of_relu_networks_is_refused_by_name():
     net = hs.ScalarReLU(*rng.normal(size=(2, 3, 4)))
     with pytest.raises(ValueError, match="net must be a single ReLU network"):
         hs.gradient_descent(net, [1.0], [1.0], lr=0.1, steps=1)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("gap", [0.0, 1e-9])
+def test_weights_that_start_equal_or_opposite(sign, gap):
+    """w − v vanishes or nearly so; its multiple may grow beyond all bounds and must not matter."""
+    rng = np.random.default_rng(8)
+    v = 0.3 * rng.normal(size=6)
+    net = hs.ScalarLinear(sign * v + gap * rng.normal(size=6), v)
+    x = rng.normal(size=20)
+    t = hs.gradient_descent(net, x, -sign * 2 * x, lr=0.2, steps=400)
+    losses, weights = sgd(net, x, -sign * 2 * x, 0.2, 40, 0.0)
+    np.testing.assert_allclose(t.loss[:41], losses, rtol=1e-9)
+    np.testing.assert_allclose(t[40].w, weights[40][0], rtol=0, atol=1e-9)
+    assert t.diverged is None
+    assert np.isfinite(t.sharpness).all()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.6])
+@pytest.mark.parametrize("kind", [hs.ScalarAffine, hs.DecoupledInputs, hs.DecoupledOutputs])
+def test_networks_without_a_reduction_train_on_their_weights(kind, momentum):
+    rng = np.random.default_rng(9)
+    weights = rng.normal(size=(3, 4)) if kind is hs.ScalarAffine else rng.normal(size=(2, 3, 4))
+    net = kind(*weights)
+    x = rng.normal(size=(10, 3)) if kind is hs.DecoupledInputs else rng.normal(size=10)
+    y = rng.normal(size=(10, 3)) if kind is hs.DecoupledOutputs else rng.normal(size=10)
+    t = hs.gradient_descent(net, x, y, lr=0.03, steps=12, momentum=momentum)
+    theta, velocity = np.asarray(net.parameters()), 0.0
+    for step in range(13):
+        here = net.with_parameters(theta)
+        values = np.linalg.eigvalsh(here.hessian(x, y).dense())
+        np.testing.assert_allclose(t[step].parameters(), theta, rtol=1e-12)
+        assert float(t.loss[step]) == pytest.approx(float(here.loss(x, y)), rel=1e-12)
+        assert float(t.sharpness[step]) == pytest.approx(values[-1], rel=1e-11)
+        assert float(t.trace[step]) == pytest.approx(values.sum(), rel=1e-11)
+        velocity = momentum * velocity + here.gradient(x, y)
+        theta = theta - 0.03 * velocity
+    assert t.method == "weights"
