@@ -18,12 +18,11 @@ from hessence.data import losses
 from hessence.data.moments import Moments
 from hessence.dynamics.descent import gradient_descent
 from hessence.dynamics.trajectory import Trajectory
+from hessence.krylov.density import density
 from hessence.krylov.density_result import Density
-from hessence.krylov.extremal import eigenpairs
-from hessence.krylov.results import ConvergenceWarning, Eigenpairs
-from hessence.krylov.spectral_density import density
-from hessence.krylov.stochastic_trace import trace
-from hessence.krylov.trace_result import Trace
+from hessence.krylov.eigenpairs import eigenpairs
+from hessence.krylov.eigenpairs_result import ConvergenceWarning, Eigenpairs
+from hessence.krylov.trace import Trace, trace
 from hessence.networks.attention import activations
 from hessence.networks.attention.matrix_attention import MatrixAttention
 from hessence.networks.attention.self_attention import SelfAttention

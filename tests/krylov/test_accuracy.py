@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.linalg import eigsh
 
-from hessence.krylov.extremal import eigenpairs
+from hessence.krylov.eigenpairs import eigenpairs
 from tests.krylov.market import KINDS, ORDER, SPECTRA, Counting, ends, matrix, numbers
 from tests.strategies import at_least
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hessence.krylov.basis import Basis
-from hessence.krylov.missed import look_for_missed
-from hessence.krylov.selection import hiding_places, preference
+from hessence.krylov.copies import hiding_places, search_for_copies
+from hessence.krylov.request import preference
 from tests.krylov.market import KINDS, SPECTRA, matrix
 from tests.strategies import at_least
 
@@ -131,7 +131,7 @@ def test_a_search_tells_a_copy_from_none(copies, found):
     basis.add(np.eye(N)[:, [0, copies]])
     basis.expand(2)
     places = hiding_places(np.asarray([1.0, 0.5]) / basis.scale, "LA", np.asarray(1e-6))
-    verdict = look_for_missed(basis, places, confidence=0.99, products=12, complement=N - 2)
+    verdict = search_for_copies(basis, places, confidence=0.99, products=12, complement=N - 2)
     assert verdict.found is found
     assert (verdict.confidence >= 0.99) is not found
     require_relation(basis, H)

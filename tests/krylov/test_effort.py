@@ -7,8 +7,8 @@ import pytest
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 import hessence as hs
-from hessence.krylov.extremal import eigenpairs
-from hessence.krylov.results import ConvergenceWarning
+from hessence.krylov.eigenpairs import eigenpairs
+from hessence.krylov.eigenpairs_result import ConvergenceWarning
 from tests.krylov.market import Counting, matrix
 
 N = 9000

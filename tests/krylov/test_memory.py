@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import hessence as hs
-from hessence._common.memory import available
-from hessence.krylov.storage import vectors_within
+from hessence._common.memory import available, vectors_within
 from tests.krylov.market import Counting
 
 SIZE, STEPS, PROBES = 10**6, 64, 2

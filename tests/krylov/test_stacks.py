@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hessence as hs
-from hessence.krylov.extremal import eigenpairs
+from hessence.krylov.eigenpairs import eigenpairs
 from tests.krylov.market import KINDS, ORDER, SPECTRA, ends, matrix, numbers
 
 

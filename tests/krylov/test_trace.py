@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import aslinearoperator
 
 import hessence as hs
-from hessence.krylov.leave_one_out import xtrace
-from hessence.krylov.operands import operand
-from hessence.krylov.probes import Probes
-from hessence.krylov.scaling import ScaledProduct
-from hessence.krylov.sketch import sketch
+from hessence.krylov.operand import operand
+from hessence.krylov.probes import Probes, ScaledProduct
+from hessence.krylov.xtrace import sketch, xtrace
 from tests.krylov.market import KINDS, ORDER, SPECTRA, Counting, matrix
 from tests.strategies import at_least
 

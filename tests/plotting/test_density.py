@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hessence as hs
-from hessence.krylov.known_density import known_density
+from hessence.krylov.density_result import known_density
 from hessence.plotting.axes import COLOURS, new_figure
 
 

@@ -7,6 +7,7 @@ closed forms are written in.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,6 +102,20 @@ def require_same_shape(**arguments: Array) -> None:
                 f"{name} must have the shape of {first}, {tuple(reference.shape)}, "
                 f"got {tuple(array.shape)}."
             )
+
+
+class NotFiniteError(ValueError):
+    """A product has NaN or infinity in it."""
+
+
+def require_finite(image: Array, hint: str) -> None:
+    """Refuse a product H @ v with NaN or infinity in it; the hint says where to look."""
+    # A finite sum proves every entry finite, in one pass; an overflow of the sum proves nothing.
+    xp = api.array_namespace(image)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(xp.sum(image))
+    if not math.isfinite(total) and not bool(xp.all(xp.isfinite(image))):
+        raise NotFiniteError(f"H @ v contains NaN or infinity; {hint}.")
 
 
 def epsilon(array: Array) -> float:

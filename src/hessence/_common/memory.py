@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,16 @@ def budget(memory: Any, reference: Array) -> float:
     if isinstance(memory, bool) or not isinstance(memory, Real) or not float(memory) >= 0:
         raise ValueError(f"memory must be a number of bytes that is not negative, got {memory!r}.")
     return float(memory)
+
+
+def vectors_within(memory: Any, size: int, reference: Array) -> int:
+    """Return how many vectors of the reference's type fit into `memory` bytes.
+
+    By default that is half of what the device has available.
+    """
+    room = budget(memory, reference)
+    bits = api.array_namespace(reference).finfo(reference.dtype).bits
+    return int(min(room // (size * bits // 8), 2**62)) if math.isfinite(room) else 2**62
 
 
 def _free_memory() -> float | None:

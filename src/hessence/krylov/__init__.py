@@ -1,11 +1,12 @@
 """Krylov methods on anything with ``@``: one engine for NumPy, PyTorch and foreign operators.
 
-``operands`` says what counts as an operator and of which kind its vectors are; ``basis`` grows an
-orthonormal basis and keeps the operator's exact coefficients in it; ``selection`` and ``missed``
-decide which Ritz values are asked for and whether a copy of one was overlooked; ``lanczos`` puts
-them together and ``extremal`` is the public face.
+``operand`` says what counts as an operator and of which kind its vectors are; ``linear_algebra``
+has inner products and Gram–Schmidt; an ``outcome`` says how an iteration ended.
 
-``probes`` are random vectors and ``chains`` Lanczos' recurrences from them; ``quadrature`` makes
-rules of these, ``smoothing`` a density with its band, and ``spectral_density`` is the public face.
-``sketch`` finds an operator's range, ``leave_one_out`` is XTrace, ``stochastic_trace`` its face.
+``eigenpairs`` is the public face of ``lanczos``, for the ends of a spectrum: a ``request`` says
+which are wanted, a ``basis`` grows and keeps the operator's exact coefficients, and ``copies``
+tells whether a copy of a multiple eigenvalue was overlooked. ``davidson`` starts from a warm start.
+
+``density`` takes ``probes``, random vectors, to ``quadrature`` rules and these to a smooth density
+by ``smoothing``. ``trace`` is the public face of ``xtrace``.
 """

@@ -26,9 +26,8 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
-from hessence.krylov.inner import lengths, subtract
-from hessence.krylov.projected import eigensystem
-from hessence.krylov.scaling import unit
+from hessence.krylov.linear_algebra import eigensystem, lengths, orthogonalise
+from hessence.krylov.operand import unit
 
 NEGLIGIBLE = 8
 """A remainder below this many ε · ‖H‖ is rounding, and no direction to go on with."""
@@ -228,17 +227,8 @@ class Basis:
         return images if self._divisor is None else images / self._divisor
 
     def _orthogonalise(self, columns: Array, first: int = 0) -> tuple[Numbers, Array]:
-        """Return the coefficients along all stored vectors, and what is left of the columns.
-
-        Classical Gram–Schmidt, all vectors at once, twice: twice is enough (Giraud et al., Numer.
-        Math. 101, 2005), and the second pass corrects the coefficients of the first. The first may
-        pass over vectors that the columns are known to be orthogonal to, up to rounding.
-        """
-        coefficients = np.zeros((*self._batch, self.total, int(columns.shape[-1])))
-        for start in (first, 0) if self.total else ():
-            part, columns = subtract(self._vectors[..., start : self.total, :], columns)
-            coefficients[..., start:, :] += part
-        return coefficients, columns
+        """Return the coefficients along all stored vectors, and what is left of the columns."""
+        return orthogonalise(self._vectors[..., : self.total, :], columns, first)
 
     def _first_coupled(self, count: int) -> int:
         """Return the first vector whose image meets the first pending ones.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,22 @@ from typing import Any
 import numpy as np
 
 from hessence._common.arrays import Numbers, floating, to_numpy
+from hessence.krylov.outcome import Outcome
 from hessence.krylov.smoothing import Rules
+
+FINEST = 256
+"""The smallest default width is the spectrum's extent divided by this."""
+
+MOST_NODES = 2**12
+"""More eigenvalues than this are first put together in bins, finer than the width by 64."""
+
+BINS = 64
+
+MARGIN = 5
+"""How many widths the grid goes on beyond the ends."""
+
+POINTS, MOST_POINTS = 1024, 2**16
+"""How many points the grid has, and how many at most where a small width needs more."""
 
 ARRAYS = ("grid", "values", "band")
 NUMBERS = ("products", "width", "message", "size")
@@ -43,6 +59,8 @@ class Density:
         An eigenvalue lies within this distance of each: the residual of its Ritz vector.
     width : float
         The standard deviation σ of the Gaussian.
+    outcome : Outcome
+        How it went.
     message : str
         The outcome in a sentence and, where the band is wider than it needs to be, what to do.
     size : int
@@ -67,10 +85,10 @@ class Density:
     ends: tuple[float, float]
     ends_errors: tuple[float, float]
     width: float
+    outcome: Outcome
     message: str
     size: int
     _rules: Rules
-    _remark: bool = False
 
     def at(self, points: Any, width: float | None = None) -> tuple[Numbers, Numbers]:
         """Return values and band at other points, or for another width, without a product.
@@ -140,7 +158,7 @@ class Density:
             "ends": list(self.ends),
             "ends_errors": list(self.ends_errors),
             "rules": self._rules.to_dict(),
-            "remark": self._remark,
+            "outcome": self.outcome.name,
         }
 
     @classmethod
@@ -157,7 +175,7 @@ class Density:
             ends=(low, high),
             ends_errors=(low_error, high_error),
             _rules=rules,
-            _remark=data["remark"],
+            outcome=Outcome[data["outcome"]],
         )
 
     def plot(
@@ -207,7 +225,7 @@ class Density:
             f"  mean     {self.mean:.6g} ± {self.mean_stderr:.1e}",
             f"  width    {self.width:.3g}",
         ]
-        return "\n".join([*lines, *([f"  ! {self.message}"] if self._remark else [])])
+        return "\n".join([*lines, *([f"  ! {self.message}"] if self.outcome.remedy else [])])
 
 
 def checked_width(width: Any) -> float | None:
@@ -219,3 +237,64 @@ def checked_width(width: Any) -> float | None:
     if not 0 < width < np.inf:
         raise ValueError(f"width must be positive and finite, got {width!r}.")
     return float(width)
+
+
+def known_density(values: Any, multiplicities: Any = None, *, error: float = 0.0) -> Density:
+    """Return the smoothed density of eigenvalues, each as often as its multiplicity says.
+
+    The error is how well they are known, up to rounding; it is small beside the width.
+
+    Examples
+    --------
+    >>> import math
+
+    import numpy as np
+    >>> density = known_density([5.0, 0.0], [1, 99])
+    >>> density.size, float(density.mean), float(density.band.max())
+    (100, 0.05, 0.0)
+    """
+    nodes = to_numpy(values).astype(np.float64)
+    counts = np.ones(len(nodes)) if multiplicities is None else np.asarray(multiplicities, float)
+    order = np.argsort(nodes)
+    nodes, counts = nodes[order], counts[order]
+    ends = (float(nodes[0]), float(nodes[-1]))
+    extent = ends[1] - ends[0]
+    width = (extent if extent > 0 else abs(ends[0]) or 1.0) / FINEST
+    rounding = 0.0
+    if len(nodes) > MOST_NODES:
+        nodes, counts = _binned(nodes, counts, width / BINS)
+        rounding = width / BINS / 2
+    weights = counts / counts.sum()
+    # With infinitely many directions a random vector would have no spread at all.
+    rules = Rules(nodes[None], weights[None], nodes[None], weights[None], math.inf, rounding)
+    grid = default_grid(ends, width)
+    density, band = rules.density(grid, width)
+    return Density(
+        grid=grid,
+        values=density,
+        band=band,
+        nodes=nodes[None],
+        weights=weights[None],
+        products=0,
+        ends=ends,
+        ends_errors=(error, error),
+        width=width,
+        outcome=Outcome.ALL_KNOWN,
+        message=Outcome.ALL_KNOWN.say(),
+        size=int(counts.sum()),
+        _rules=rules,
+    )
+
+
+def default_grid(ends: tuple[float, float], sigma: float) -> Numbers:
+    """Return points that cover the spectrum and a margin, evenly spaced, some four a width."""
+    low, high = ends[0] - MARGIN * sigma, ends[1] + MARGIN * sigma
+    count = int(np.clip(4 * (high - low) / sigma, POINTS, MOST_POINTS))
+    return np.linspace(low, high, count)
+
+
+def _binned(nodes: Numbers, counts: Numbers, width: float) -> tuple[Numbers, Numbers]:
+    bins = np.floor((nodes - nodes[0]) / width).astype(np.int64)
+    _, index = np.unique(bins, return_inverse=True)
+    sums = np.bincount(index, weights=counts)
+    return np.bincount(index, weights=counts * nodes) / sums, sums

@@ -3,10 +3,10 @@ r"""Thick-restart Lanczos for the ends of a spectrum, for one operator or a batc
 The basis grows along what the wanted Ritz vectors lack: with several pending vectors, those
 combinations come first in which the unresolved residuals are longest. A full basis is exchanged
 for the Ritz vectors nearest to the wanted ends (Wu & Simon 2000). The iteration ends when the
-residual of every wanted pair is small, and ``missed`` finds no further copies.
+residual of every wanted pair is small, and ``copies`` finds no further copies.
 
 A Ritz value may also look converged while it only averages many eigenvalues: of H = I + 5 z zᵀ in a
-million dimensions a random vector sees little but the identity. In the notation of ``missed``, a
+million dimensions a random vector sees little but the identity. In the notation of ``copies``, a
 Ritz pair (θ, z) has K(θ + d) = (1 + d²/r²)/ω, with r its residual and ω = cos² its overlap with the
 random start. So :math:`r \sqrt{n\omega}` measures how far out an eigenvalue may hide; where nω is
 more than chance makes it, that must be small too.
@@ -20,10 +20,9 @@ import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon
 from hessence.krylov.basis import Basis
-from hessence.krylov.findings import ROUNDING, Findings, Request
-from hessence.krylov.missed import look_for_missed
-from hessence.krylov.operands import Operand
-from hessence.krylov.selection import hiding_places, preference
+from hessence.krylov.copies import hiding_places, search_for_copies
+from hessence.krylov.operand import Operand
+from hessence.krylov.request import ROUNDING, Request, RitzPairs, preference
 
 SEARCH_ROOM = 16
 """How many vectors a search for missed copies may always add to the basis."""
@@ -87,7 +86,7 @@ class Search:
         self._last: tuple[int, float] | None = None
         self._confidence: float | None = None
 
-    def run(self) -> Findings:
+    def run(self) -> RitzPairs:
         """Iterate until all is resolved and nothing missed, or the products are used up."""
         basis, request = self._basis, self._request
         basis.expand(min(basis.pending, request.max_products))
@@ -95,10 +94,10 @@ class Search:
         while True:
             ritz = self._ritz()
             if (ritz.excess <= 1).all():
-                if not self._search_for_missed(ritz):
-                    return self._findings(ritz)
+                if not self._search_for_copies(ritz):
+                    return self._found(ritz)
             elif self._hopeless(ritz):
-                return self._findings(ritz)
+                return self._found(ritz)
             else:
                 steps = self._steps_to_next_look(ritz)
                 self._turn_to_residuals(ritz)
@@ -186,7 +185,7 @@ class Search:
         self._origin = np.swapaxes(coordinates[..., :rows, :], -1, -2) @ self._origin
         self._basis.restart(coordinates)
 
-    def _search_for_missed(self, ritz: _Ritz) -> bool:
+    def _search_for_copies(self, ritz: _Ritz) -> bool:
         """Look for missed copies, once all is resolved; return whether the basis has changed."""
         basis, request = self._basis, self._request
         if not request.confidence or self._confidence is not None:
@@ -205,7 +204,7 @@ class Search:
             self._restart(coordinates)
         products = min(products, max(1, self._limit - basis.count))
         basis.reserve(min(basis.total + products + 2, self._size))
-        verdict = look_for_missed(
+        verdict = search_for_copies(
             basis,
             places,
             confidence=request.confidence,
@@ -236,14 +235,14 @@ class Search:
         room = max(k, min(count, self._limit - SEARCH_ROOM))
         return np.take_along_axis(ritz.coordinates, order[..., None, :room], axis=-1)
 
-    def _findings(self, ritz: _Ritz) -> Findings:
+    def _found(self, ritz: _Ritz) -> RitzPairs:
         basis, values = self._basis, ritz.values[..., : self._request.k]
         order = np.argsort(-values, axis=-1, kind="stable")
 
         def sort(numbers: Numbers) -> Numbers:
             return np.take_along_axis(numbers, order, axis=-1)
 
-        return Findings(
+        return RitzPairs(
             values=sort(values),
             rows=basis.lift_rows(
                 np.take_along_axis(ritz.coordinates, order[..., None, :], axis=-1)

@@ -1,11 +1,18 @@
-"""Random directions, one seed each: the same vectors however they are grouped."""
+"""What random estimators share: their vectors, products in a unit of their own, a quantile.
+
+Random directions have one seed each: the same vectors however they are grouped.
+"""
 
 from __future__ import annotations
 
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, like
+from hessence._common.arrays import Array, largest, like
+from hessence.krylov.operand import Operand, unit
+
+LEVEL = 0.975
+"""Of a band on either side: 95 % in all."""
 
 
 class Probes:
@@ -43,3 +50,39 @@ class Probes:
         """Return vectors start, …, stop − 1 as columns (n, stop − start)."""
         xp = api.array_namespace(self._reference)
         return xp.matrix_transpose(xp.stack([self.draw(i) for i in range(start, stop)]))
+
+
+class ScaledProduct:
+    """Multiplies by H / scale and counts the products.
+
+    Attributes
+    ----------
+    scale : float
+        The unit of the first image that is not zero; 1 until then. Dividing by it is exact.
+    products : int
+        How many vectors were multiplied so far.
+    """
+
+    def __init__(self, subject: Operand) -> None:
+        self._subject = subject
+        self._known = False
+        self.scale = 1.0
+        self.products = 0
+
+    def __call__(self, columns: Array) -> Array:
+        """Multiply columns (n, b)."""
+        images = self._subject(columns)
+        self.products += int(columns.shape[-1])
+        if not self._known:
+            xp = api.array_namespace(images)
+            peak = largest(xp.max(xp.abs(images)))
+            if peak > 0:
+                self.scale, self._known = float(unit(peak)), True
+        return images if self.scale == 1 else images / self.scale
+
+
+def student(freedom: int) -> float:
+    """Return the quantile of Student's distribution that a band of 95 % takes."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, LEVEL))

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from hessence._common.arrays import Numbers
+from hessence.krylov.probes import student
 
 REACH = 5
 """How many widths away from its middle a Gaussian counts."""
@@ -29,9 +30,6 @@ MOST_POINTS = 2**15
 
 ENOUGH = 4
 """From so many samples on, their spread is looked at too."""
-
-LEVEL = 0.975
-"""Of the band on either side: 95 % in all."""
 
 
 @dataclass(frozen=True)
@@ -155,13 +153,6 @@ class Rules:
             return np.zeros(self.nodes.shape)
         gaps = np.diff(self.nodes, axis=1, prepend=-np.inf, append=np.inf)
         return np.minimum(np.minimum(gaps[:, 1:], gaps[:, :-1]), self.residuals)
-
-
-def student(freedom: int) -> float:
-    """Return the quantile of Student's distribution that the band takes."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, LEVEL))
 
 
 def _kernel(points: Numbers, nodes: Numbers, width: float) -> tuple[Numbers, Numbers]:

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from hessence._common.arrays import epsilon, like, to_numpy
-from hessence.krylov.density_result import Density
-from hessence.krylov.extremal import eigenpairs
-from hessence.krylov.known_density import known_density
-from hessence.krylov.results import Eigenpairs
-from hessence.krylov.selection import Which, preference
-from hessence.krylov.spectral_density import density
-from hessence.krylov.stochastic_trace import trace
+from hessence.krylov.density import density
+from hessence.krylov.density_result import Density, known_density
+from hessence.krylov.eigenpairs import eigenpairs
+from hessence.krylov.eigenpairs_result import Eigenpairs
+from hessence.krylov.request import Which, preference
+from hessence.krylov.trace import trace
 from hessence.models.model_matrices import ModelHessian
 from hessence.spectra.estimate import Estimate
 

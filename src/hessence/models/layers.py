@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
+from hessence._common.arguments import generator, require_int, require_tolerance
 from hessence._common.arrays import to_numpy
-from hessence.krylov.arguments import generator, require_int, require_tolerance
-from hessence.krylov.extremal import eigenpairs
-from hessence.krylov.results import Eigenpairs
-from hessence.krylov.selection import require_which
+from hessence.krylov.eigenpairs import eigenpairs
+from hessence.krylov.eigenpairs_result import Eigenpairs
+from hessence.krylov.request import require_which
 from hessence.models.model_matrices import ggn, hessian
 
 Groups = Literal["layer", "parameter"]

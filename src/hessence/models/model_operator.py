@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar, cast
 import torch
 from torch import Tensor
 
+from hessence._common.arrays import require_finite
 from hessence._common.messages import warn
 from hessence._common.precision import full_precision, reduced
 from hessence.models import ranks
@@ -19,7 +20,7 @@ from hessence.models.block_products import BlockProducts
 from hessence.models.checks import Check, CheckWarning
 from hessence.models.setting import Mode, Setting
 from hessence.models.term_store import TermStore
-from hessence.spectra.operators import Operator, require_finite
+from hessence.spectra.operators import Operator
 
 WIDEST = 16
 """How many vectors go through a graph at once at most."""
@@ -49,8 +50,6 @@ class ModelOperator(Operator):
     ``model.parameters()``; ``split`` cuts a vector into tensors by name. The operator belongs to
     the parameters that the model had when it was made, whatever becomes of the model.
     """
-
-    _checks_products = True
 
     def __init__(
         self, setting: Setting, terms: TermStore, chosen: Sequence[int] | None = None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
+from hessence._common.arguments import generator, require_int, require_tolerance
 from hessence._common.precision import full_precision
-from hessence.krylov.arguments import generator, require_int, require_tolerance
-from hessence.krylov.selection import require_which
+from hessence.krylov.request import require_which
 from hessence.models.estimated_spectrum import estimate
 from hessence.models.exact_spectrum import exact_spectrum
 from hessence.models.model_matrices import hessian

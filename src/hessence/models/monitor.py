@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hessence._common.arguments import require_int, require_tolerance
+from hessence._common.arrays import NotFiniteError
 from hessence._common.precision import full_precision
-from hessence.krylov.arguments import require_int, require_tolerance
-from hessence.krylov.stochastic_trace import FEWEST, trace
+from hessence.krylov.trace import FEWEST, trace
 from hessence.models.criterion import PairCriterion
 from hessence.models.history import History
 from hessence.models.measurement import Measurement
@@ -21,7 +22,6 @@ from hessence.models.model_matrices import ModelHessian, hessian
 from hessence.models.monitor_files import MonitorFiles
 from hessence.models.setting import Mode
 from hessence.models.tracking import Top, Tracker
-from hessence.spectra.operators import NotFiniteError
 
 OPTIONS = {"params", "eval_mode", "memory", "mode", "compile"}
 """What a monitor passes on to ``hs.hessian``."""

@@ -1,8 +1,8 @@
 """The largest eigenvalues of an operator that moves, with as few products as the motion allows.
 
 A tracker keeps three things from one measurement to the next: the leading eigenvectors, how they
-moved last time, and a recollection of the operator around them. The next search starts where the
-eigenvectors would be if they went on like that, and is guided by the recollection.
+moved last time, and a warm start of the operator around them. The next search starts where the
+eigenvectors would be if they went on like that, and is guided by it.
 
 How far they go on is fitted, for each eigenvector, to the last two motions: smooth training gives
 a factor near 1, the noise of small batches 0, the oscillation at the edge of stability −1.
@@ -22,11 +22,10 @@ import torch
 from torch import Tensor
 
 from hessence._common.arrays import Numbers, to_numpy
-from hessence.krylov.davidson import Outcome, Space, orthonormal, search
-from hessence.krylov.extremal import SMALL, eigenpairs
-from hessence.krylov.findings import attainable
-from hessence.krylov.recollection import Recollection
-from hessence.krylov.results import Eigenpairs
+from hessence.krylov.davidson import Outcome, Space, WarmStart, orthonormal, search
+from hessence.krylov.eigenpairs import SMALL, eigenpairs
+from hessence.krylov.eigenpairs_result import Eigenpairs
+from hessence.krylov.request import attainable
 
 LOOSEST = 1e-3
 """The tolerance of a search from nothing; with a looser one it might settle for the second."""
@@ -67,7 +66,7 @@ class Tracker:
     tol : float
         Residuals are at most tol · ‖H‖.
     remember : int
-        How many further vectors the recollection holds.
+        How many further vectors the warm start holds.
     """
 
     def __init__(self, k: int, tol: float, remember: int) -> None:
@@ -76,7 +75,7 @@ class Tracker:
         self._vectors: Tensor | None = None
         self._moves: Tensor
         self._pace: Numbers
-        self._past: Recollection
+        self._past: WarmStart
         self._largest = 0.0
 
     @property
@@ -148,7 +147,7 @@ class Tracker:
             torch.as_tensor(a, dtype=reference.dtype, device=reference.device)
             for a in (vectors, moves, rows)
         )
-        self._pace, self._past = pace.astype(float), Recollection(known, inside.astype(float))
+        self._pace, self._past = pace.astype(float), WarmStart(known, inside.astype(float))
         self._largest = float(largest[0])
 
     @property
@@ -157,7 +156,7 @@ class Tracker:
 
     def _afresh(self, H: Any, rng: np.random.Generator) -> Top:
         pairs = eigenpairs(H, self._k, "LA", min(self._tol, LOOSEST), rng=rng)
-        self._past = Recollection.nothing(H._reference, H.shape[0])
+        self._past = WarmStart.nothing(H._reference, H.shape[0])
         self._vectors = None
         self._recollect(pairs)
         return _top(pairs, pairs.products, True)

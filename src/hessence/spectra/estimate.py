@@ -14,7 +14,7 @@ import numpy as np
 from hessence._common.arrays import Array, dtype_name, to_numpy
 from hessence._common.files import write_atomically
 from hessence._common.value_table import value_table
-from hessence.krylov.selection import require_top
+from hessence.krylov.request import require_top
 from hessence.spectra.certificate import Certificate
 
 if TYPE_CHECKING:

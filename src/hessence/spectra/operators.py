@@ -14,29 +14,12 @@ from hessence._common.memory import available
 from hessence.spectra.spectrum import Spectrum
 
 
-class NotFiniteError(ValueError):
-    """A product has NaN or infinity in it."""
-
-
-def require_finite(image: Array, hint: str) -> None:
-    """Refuse a product H @ v with NaN or infinity in it; the hint says where to look."""
-    # A finite sum proves every entry finite, in one pass; an overflow of the sum proves nothing.
-    xp = api.array_namespace(image)
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = float(xp.sum(image))
-    if not math.isfinite(total) and not bool(xp.all(xp.isfinite(image))):
-        raise NotFiniteError(f"H @ v contains NaN or infinity; {hint}.")
-
-
 class Operator(ABC):
     """A symmetric matrix that is applied rather than stored.
 
     ``H @ V`` follows ``matmul``: V is a vector (p,) or columns (p, k); where H stands for a batch
     of networks, V may have the batch dimensions in front.
     """
-
-    _checks_products = False
-    """Whether products that are not finite are refused where they are made."""
 
     @property
     @abstractmethod
@@ -51,6 +34,11 @@ class Operator(ABC):
     @abstractmethod
     def _reference(self) -> Array:
         """Some array of the operator, for its kind, type and device."""
+
+    @property
+    def reference(self) -> Array:
+        """Some array of the kind, type and device that vectors must have."""
+        return self._reference
 
     @property
     def dtype(self) -> Any:

@@ -351,7 +351,7 @@ class Spectrum:
     @property
     def density(self) -> Density:
         """The density of all eigenvalues, smoothed, as ``hs.density`` estimates it."""
-        from hessence.krylov.known_density import known_density
+        from hessence.krylov.density_result import known_density
 
         if self.values.ndim > 1:
             raise ValueError("a density belongs to one network; pick one of the batch first.")

@@ -21,7 +21,7 @@ import array_api_compat as api
 
 from hessence._common.arrays import Array, transpose
 from hessence.data.matrix_objectives import Bend, Dense, Separable
-from hessence.krylov.results import Eigenpairs
+from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.networks.scalar.products import Part
 from hessence.spectra.operators import Hessian
 from hessence.spectra.spectrum import Spectrum

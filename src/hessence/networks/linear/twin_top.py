@@ -10,8 +10,8 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, to_numpy
-from hessence.krylov.extremal import eigenpairs
-from hessence.krylov.results import ConvergenceWarning, Eigenpairs
+from hessence.krylov.eigenpairs import eigenpairs
+from hessence.krylov.eigenpairs_result import ConvergenceWarning, Eigenpairs
 from hessence.networks.linear.linear_hessian import LinearHessian
 
 LONG_STACK = 32
@@ -72,6 +72,7 @@ def top_of_stack(H: LinearHessian, k: int, which: str, options: dict[str, Any]) 
         found,
         **merged,
         products=max(found.products, rest.products),
+        outcome=rest.outcome,
         message=rest.message,
         confidence=rest.confidence,
     )

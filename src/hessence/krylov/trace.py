@@ -7,19 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from hessence._common.arguments import generator, require_int
 from hessence._common.arrays import epsilon, like, to_numpy
+from hessence._common.memory import vectors_within
 from hessence._common.precision import full_precision
-from hessence.krylov.arguments import generator, require_int
-from hessence.krylov.gram_schmidt import project_out
-from hessence.krylov.inner import inner_products, lengths
-from hessence.krylov.leave_one_out import xtrace
-from hessence.krylov.operands import Operand, operand
-from hessence.krylov.probes import Probes
-from hessence.krylov.scaling import ScaledProduct
-from hessence.krylov.sketch import BLOCK, Sketch, blocks, sketch
-from hessence.krylov.smoothing import student
-from hessence.krylov.storage import vectors_within
-from hessence.krylov.trace_result import Trace
+from hessence.krylov.linear_algebra import inner_products, lengths, orthogonalise
+from hessence.krylov.operand import Operand, operand
+from hessence.krylov.probes import Probes, ScaledProduct, student
+from hessence.krylov.xtrace import COLUMNS, Sketch, parts_of, sketch, xtrace
 
 NORMAL = 1.959964
 """The quantile of the normal distribution that goes with ``student``."""
@@ -30,8 +25,48 @@ ROUNDING = 4
 FEWEST = 4
 """No estimate of an error can do with fewer products."""
 
-WORKSPACE = 4 * BLOCK + 4
+WORKSPACE = 4 * COLUMNS + 4
 """How many vectors are held beside the basis."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The trace of an operator, and how well it is known.
+
+    Attributes
+    ----------
+    value : float
+        The trace.
+    stderr : float
+        Its standard error, and an allowance for rounding: the true trace lies within twice this
+        distance with a probability of 95 %. Zero only if the result is exact.
+    products : int
+        How many vectors were multiplied by the operator.
+    method : str
+        ``"xtrace"``, ``"hutch++"``, or ``"dense"`` if all n columns of the operator were computed.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> found = hs.trace(np.diag(np.arange(500.0)), products=50)
+    >>> found.method, found.products, bool(abs(found.value - 124750) < 3 * found.stderr)
+    ('xtrace', 50, True)
+    """
+
+    value: float
+    stderr: float
+    products: int
+    method: str
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __repr__(self) -> str:
+        plural = "s" * (self.products != 1)
+        return (
+            f"trace {self.value:.6g} ± {self.stderr:.1e} "
+            f"({self.method}, {self.products} product{plural})"
+        )
 
 
 def trace(
@@ -145,7 +180,7 @@ def _dense(subject: Operand, product: ScaledProduct) -> _Found:
     """Add up the diagonal."""
     n = subject.size
     total = squares = 0.0
-    for part in blocks(n):
+    for part in parts_of(n):
         image = product(like(np.eye(n, part.stop - part.start, -part.start), subject.reference))
         total += float(np.trace(to_numpy(image[part, :]).astype(np.float64)))
         squares += float((lengths(image) ** 2).sum())
@@ -201,10 +236,11 @@ def _hutchpp(
     d = int(rows.shape[1]) - int(rows.shape[0])
     forms: list[float] = []
     squares: list[float] = []
-    for part in blocks(len(probes) - first):
-        columns = project_out(rows, probes.columns(first + part.start, first + part.stop))
+    for part in parts_of(len(probes) - first):
+        columns = probes.columns(first + part.start, first + part.stop)
+        _, columns = orthogonalise(rows, columns)
         columns = columns / like(lengths(columns), columns)
-        outside = project_out(rows, product(columns))
+        _, outside = orthogonalise(rows, product(columns))
         for j in range(part.stop - part.start):
             vector, image = columns[:, j : j + 1], outside[:, j : j + 1]
             form = float(inner_products(vector.mT, image)[0, 0])

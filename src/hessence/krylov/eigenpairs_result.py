@@ -9,7 +9,8 @@ import array_api_compat as api
 
 from hessence._common.arrays import Array
 from hessence._common.value_table import value_table
-from hessence.krylov.selection import MEANING, Which, require_top
+from hessence.krylov.outcome import Outcome
+from hessence.krylov.request import MEANING, Which, require_top
 
 
 class ConvergenceWarning(UserWarning):
@@ -36,6 +37,8 @@ class Eigenpairs:
         Whether the residual is below tol · ‖H‖.
     products : int
         How many vectors were multiplied by the operator; for a batch, by each of them.
+    outcome : Outcome
+        How the search has ended.
     message : str
         The outcome in a sentence and, where it is not all that was asked for, what to do next.
     norm : array
@@ -64,6 +67,7 @@ class Eigenpairs:
     resolved: Array
     products: int
     norm: Array
+    outcome: Outcome
     message: str
     method: str
     which: Which

@@ -8,8 +8,18 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, epsilon, floating, kind
-from hessence.spectra.operators import Operator, require_finite
+from hessence._common.arrays import (
+    Array,
+    Numbers,
+    constant,
+    epsilon,
+    floating,
+    kind,
+    require_finite,
+)
+
+ORDINARY = (2.0**-32, 2.0**16)
+"""Entries of images between these have squares, and sums of them, in single precision too."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +45,6 @@ class Operand:
 
     def __call__(self, columns: Array) -> Array:
         """Multiply columns (*batch, n, b)."""
-        if isinstance(self.H, Operator):
-            image = plain(self.H._apply(columns))
-            if not self.H._checks_products:
-                require_finite(image, "check the operator H")
-            return image
         # One vector goes as a vector: foreign operators of a single network are quickest, or only
         # right, on what `@` means for them in everyday use.
         single = not self.batch and columns.shape[-1] == 1
@@ -49,7 +54,7 @@ class Operand:
                 f"H @ v must return a {kind(self.reference)} array like v, "
                 f"got {type(image).__module__}.{type(image).__name__}."
             )
-        image = plain(image)[..., None] if single else plain(image)
+        image = constant(image)[..., None] if single else constant(image)
         if tuple(image.shape) != tuple(columns.shape):
             raise ValueError(
                 f"H @ v must have the shape of v, {tuple(columns.shape)}, got {tuple(image.shape)}."
@@ -62,7 +67,7 @@ class Operand:
 def operand(H: Any, v0: Any = None) -> Operand:
     """Check that H can be multiplied with, and find out the kind of its vectors.
 
-    That kind is H's own if H is an array or carries a ``_reference`` array; the kind of `v0` if
+    That kind is H's own if H is an array or carries a ``reference`` array; the kind of `v0` if
     not; PyTorch if ``H.dtype`` is one of PyTorch's, as curvlinops has it; NumPy otherwise.
     """
     if not hasattr(H, "shape") or not hasattr(type(H), "__matmul__"):
@@ -73,20 +78,22 @@ def operand(H: Any, v0: Any = None) -> Operand:
     if len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape:
         raise ValueError(f"H must be square and not empty, of shape (..., n, n), got {shape}.")
     if api.is_array_api_obj(H):
-        _, H = floating(H=plain(H))
+        _, H = floating(H=constant(H))
         _require_symmetric(H)
     return Operand(H, shape[:-2], shape[-1], _reference(H, v0))
 
 
-def plain(array: Array) -> Array:
-    """Return the array outside of any autograd graph."""
-    return array.detach() if api.is_torch_array(array) else array
+def unit(peak: Any) -> Numbers:
+    """Return a power of two near the largest entry of an image, 1 if that is of ordinary size."""
+    low, high = ORDINARY
+    power = np.ldexp(1.0, np.frexp(peak)[1] - 1)
+    return np.where((low <= peak) & (peak <= high), 1.0, power)
 
 
 def _reference(H: Any, v0: Any) -> Array:
-    for candidate in (H, getattr(H, "_reference", None), v0):
+    for candidate in (H, getattr(H, "reference", None), v0):
         if api.is_array_api_obj(candidate):
-            found = plain(candidate)
+            found = constant(candidate)
             break
     else:
         found = _from_dtype(getattr(H, "dtype", None), getattr(H, "device", None))

@@ -1,4 +1,4 @@
-r"""Was an eigenvalue missed? A test with a random vector and a stated probability.
+r"""Was a copy of an eigenvalue overlooked? A test with a random vector and a stated probability.
 
 A Krylov space holds one direction of every eigenspace that its first vector meets, so the further
 copies of a multiple eigenvalue are invisible to it. They are all orthogonal to it, though: a random
@@ -27,6 +27,7 @@ import numpy as np
 
 from hessence._common.arrays import Numbers
 from hessence.krylov.basis import Basis
+from hessence.krylov.request import Which
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,49 @@ class Verdict:
     confidence: float
 
 
-def look_for_missed(
+def hiding_places(
+    wanted: Numbers, which: Which, margin: Numbers, *, copies_only: bool = True
+) -> Numbers:
+    """Return where a value must lie to count as missed, and where to look for one.
+
+    On either side of the spectrum the first number is the least wanted value, moved outwards by the
+    margin. A copy of that value changes nothing; a copy of any other would push it out. So the
+    second number is the nearest wanted value beyond the first; or, if not only copies are looked
+    for, the first again. NaN where there is nothing to look for.
+
+    Parameters
+    ----------
+    wanted : array (*batch, k)
+        The values found, the most wanted first.
+    which : str
+        How they were chosen.
+    margin : array (*batch,)
+        Below which differences do not matter.
+    copies_only : bool
+        Whether only copies of the values found may have been missed.
+
+    Returns
+    -------
+    array (*batch, 2, 2)
+        For the upper side, then for the spectrum turned upside down, the two numbers.
+
+    Examples
+    --------
+    >>> hiding_places(np.asarray([5.0, 5.0, 3.0, 2.0]), "LA", np.asarray(0.125))[0]
+    array([2.125, 3.   ])
+    """
+    sides = []
+    for sign in (1, -1):
+        members, bound = _side(sign * wanted, which, sign)
+        edge = bound + margin
+        beyond = members & (sign * wanted > edge[..., None])
+        nearest = np.where(beyond, sign * wanted, np.inf).min(axis=-1) if copies_only else edge
+        nothing = np.isinf(nearest)
+        sides.append(np.stack([np.where(nothing, np.nan, x) for x in (edge, nearest)], axis=-1))
+    return np.stack(sides, axis=-2)
+
+
+def search_for_copies(
     basis: Basis, places: Numbers, *, confidence: float, products: int, complement: int
 ) -> Verdict:
     """Search the complement of the basis for eigenvalues in the hiding places.
@@ -49,7 +92,7 @@ def look_for_missed(
     basis : Basis
         In which all that was found lies.
     places : array (*batch, 2, 2)
-        See ``selection.hiding_places``, in the basis' scale.
+        See ``hiding_places``, in the basis' scale.
     confidence : float
         Stop when sure to this probability.
     products : int
@@ -94,3 +137,16 @@ def _search(
             break
     doubt = (2 * complement / (np.pi * mass.min())) ** 0.5
     return Verdict(found=False, confidence=1 - min(1.0, float(doubt)))
+
+
+def _side(wanted: Numbers, which: Which, sign: int) -> tuple[Numbers, Numbers]:
+    """Return which of the values count on the upper side, and the least of those wanted there."""
+    k = wanted.shape[-1]
+    if which == "LM":
+        return wanted > 0, np.abs(wanted).min(axis=-1)
+    taken = {"LA": slice(0, k if sign > 0 else 0), "SA": slice(0, k if sign < 0 else 0)}.get(
+        which, slice(0 if sign > 0 else 1, k, 2)
+    )
+    members = np.zeros(wanted.shape, dtype=bool)
+    members[..., taken] = True
+    return members, np.where(members, wanted, np.inf).min(axis=-1)

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import replace
 from typing import Any, cast
 
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, floating, like
+from hessence._common.arguments import generator, require_int, require_tolerance
+from hessence._common.arrays import Array, constant, epsilon, floating, like, to_numpy
 from hessence._common.messages import warn
 from hessence._common.precision import full_precision
-from hessence.krylov.arguments import (
-    independent_of,
-    require_int,
-    require_tolerance,
-)
-from hessence.krylov.dense import dense
-from hessence.krylov.findings import Findings, Request, attainable
+from hessence.krylov.eigenpairs_result import ConvergenceWarning, Eigenpairs
 from hessence.krylov.lanczos import Search
-from hessence.krylov.operands import Operand, operand, plain
-from hessence.krylov.results import ConvergenceWarning, Eigenpairs
-from hessence.krylov.selection import Which, require_which
+from hessence.krylov.linear_algebra import eigensystem
+from hessence.krylov.operand import Operand, operand, unit
+from hessence.krylov.outcome import Outcome
+from hessence.krylov.request import (
+    ROUNDING,
+    Request,
+    RitzPairs,
+    Which,
+    attainable,
+    preference,
+    require_which,
+)
 
 SMALL = 64
 """Operators up to this order are solved densely."""
@@ -33,6 +38,12 @@ DENSE_ENTRIES = 2**23
 CONFIDENCE = 0.995
 """How sure ``eigenpairs`` is by default that no copy of a multiple eigenvalue was missed. At 0.999
 the search after a top ten took one or two products more than at 0.99."""
+
+COLUMNS = 512
+"""How many columns are computed at a time."""
+
+SAMPLED = 4096
+"""How many numbers of a start tell it from others, at least."""
 
 STORED, GROWTH = 2**24, 8
 """A basis that is full grows by this factor at most, while it has no more entries than this."""
@@ -137,7 +148,7 @@ def eigenpairs(
     start = _start(v0, subject)
     request = _request(subject, start, k, which, tol, ncv, block, max_products, confidence)
     with full_precision():
-        return _solved(subject, start, request, independent_of(start, rng))
+        return _solved(subject, start, request, _independent_of(start, rng))
 
 
 def _solved(
@@ -145,19 +156,51 @@ def _solved(
 ) -> Eigenpairs:
     n, allowed = subject.size, request.max_products
     if n <= allowed and n <= max(SMALL, request.ncv + request.block):
-        return _report(dense(subject, request), request, subject, "dense")
+        return _report(_dense(subject, request), request, subject, "dense")
     patience = n if _fits(subject) and 2 * n <= allowed else allowed
-    findings = Search(subject, replace(request, max_products=patience), start, source).run()
+    found = Search(subject, replace(request, max_products=patience), start, source).run()
     # Cut short, or out of room, the search may not have come to look for what it has missed.
-    exhausted = findings.products >= min(patience, n - 1)
-    unsure = (findings.confidence or 0.0) < request.confidence
-    if not exhausted or findings.products + n > allowed:
-        return _report(findings, request, subject, "Lanczos")
-    if findings.resolved.all() and not unsure:
-        return _report(findings, request, subject, "Lanczos")
-    everything = dense(subject, request)
-    total = findings.products + everything.products
+    exhausted = found.products >= min(patience, n - 1)
+    unsure = (found.confidence or 0.0) < request.confidence
+    if not exhausted or found.products + n > allowed:
+        return _report(found, request, subject, "Lanczos")
+    if found.resolved.all() and not unsure:
+        return _report(found, request, subject, "Lanczos")
+    everything = _dense(subject, request)
+    total = found.products + everything.products
     return _report(replace(everything, products=total), request, subject, "dense")
+
+
+def _dense(operand: Operand, request: Request) -> RitzPairs:
+    """Find the wanted eigenpairs from all n columns of the operator."""
+    reference, k = operand.reference, request.k
+    matrix = np.empty((*operand.batch, operand.size, operand.size))
+    for start in range(0, operand.size, COLUMNS):
+        columns = np.zeros((*matrix.shape[:-1], min(COLUMNS, operand.size - start)))
+        np.einsum("...ii->...i", columns[..., start : start + COLUMNS, :])[...] = 1.0
+        matrix[..., start : start + COLUMNS] = to_numpy(operand(like(columns, reference)))
+    peak = np.maximum(matrix.max(axis=(-2, -1)), -matrix.min(axis=(-2, -1)))
+    scale = unit(peak)
+    matrix /= scale[..., None, None]
+    values, vectors = eigensystem(matrix, reference)
+    order = np.sort(preference(values, request.which)[..., :k], axis=-1)[..., ::-1]
+    norm = np.abs(values).max(axis=-1)
+    values = np.take_along_axis(values, order, axis=-1)
+    vectors = np.take_along_axis(vectors, order[..., None, :], axis=-1)
+    defect = np.linalg.norm(matrix @ vectors - vectors * values[..., None, :], axis=-2)
+    spacing = epsilon(reference)
+    return RitzPairs(
+        values=values,
+        rows=like(np.ascontiguousarray(np.swapaxes(vectors, -1, -2)), reference),
+        residuals=defect,
+        resolved=defect <= request.tol * norm[..., None],
+        asymmetry=defect,
+        scale=scale,
+        norm=norm,
+        rounding=ROUNDING * spacing,
+        products=operand.size,
+        confidence=1.0,
+    )
 
 
 def _request(
@@ -213,7 +256,7 @@ def _start(v0: Any, subject: Operand) -> Array:
         return None
     xp, start = floating(("H", subject.reference), v0=v0)
     start = xp.astype(start, subject.reference.dtype, copy=False)
-    start = plain(start)
+    start = constant(start)
     lead = (*subject.batch, subject.size)
     given = tuple(start.shape)
     if given == lead:
@@ -224,53 +267,59 @@ def _start(v0: Any, subject: Operand) -> Array:
     return start
 
 
-def _report(findings: Findings, request: Request, subject: Operand, method: str) -> Eigenpairs:
-    """Turn findings into a result, in the operator's units and kind."""
+def _report(found: RitzPairs, request: Request, subject: Operand, method: str) -> Eigenpairs:
+    """Turn Ritz pairs into a result, in the operator's units and kind."""
     xp = api.array_namespace(subject.reference)
-    scale = np.where(findings.scale > 0, findings.scale, 1.0)[..., None]
-    rounding = (findings.rounding * findings.norm)[..., None]
-    message = _message(findings, request, attainable(subject.reference))
+    scale = np.where(found.scale > 0, found.scale, 1.0)[..., None]
+    rounding = (found.rounding * found.norm)[..., None]
+    outcome, message = _outcome(found, request, attainable(subject.reference))
     pairs = Eigenpairs(
-        eigenvalues=like(findings.values * scale, subject.reference),
-        eigenvectors=xp.matrix_transpose(findings.rows),
-        errors=like((findings.residuals + rounding) * scale, subject.reference),
-        resolved=xp.asarray(findings.resolved, device=api.device(subject.reference)),
-        products=findings.products,
-        norm=like(findings.norm * scale[..., 0], subject.reference),
+        eigenvalues=like(found.values * scale, subject.reference),
+        eigenvectors=xp.matrix_transpose(found.rows),
+        errors=like((found.residuals + rounding) * scale, subject.reference),
+        resolved=xp.asarray(found.resolved, device=api.device(subject.reference)),
+        products=found.products,
+        norm=like(found.norm * scale[..., 0], subject.reference),
+        outcome=outcome,
         message=message,
         method=method,
         which=request.which,
-        confidence=findings.confidence,
+        confidence=found.confidence,
     )
-    if not pairs.converged:
+    if not outcome.converged:
         warn(message, ConvergenceWarning)
     return pairs
 
 
-def _message(findings: Findings, request: Request, least: float) -> str:
-    if findings.resolved.all():
-        limit = ", as small as rounding lets them be" if request.tol <= least else ""
-        said = f"Converged: residuals are at most {request.tol:.1e} · ‖H‖{limit}."
-        if findings.confidence is not None and findings.confidence < request.confidence:
-            said += (
-                " Copies of multiple eigenvalues may be missing, but for a confidence of "
-                f"{findings.confidence:.2f}: raise ncv or max_products."
-            )
-        return said
-    open_ = ~findings.resolved
-    norm = np.where(findings.norm > 0, findings.norm, 1.0)[..., None]
-    worst = float((findings.residuals / norm)[open_].max())
-    noise = float((findings.asymmetry / norm)[open_].max())
-    said = (
-        f"{int(open_.sum())} of {open_.size} eigenvalues have residuals above "
-        f"{request.tol:.1e} · ‖H‖ (up to {worst:.1e}) after {findings.products} products: "
-    )
-    if noise > worst / 2:
-        return said + (
-            "⟨u, Hv⟩ and ⟨v, Hu⟩ differ by as much, so H is not symmetric, or its products carry "
-            f"noise of {noise:.0e} · ‖H‖; check H, or ask for a larger tol."
-        )
-    return said + (
-        "raise max_products or ncv, ask for a larger tol, or go on from here with "
-        "v0=result.eigenvectors."
-    )
+def _outcome(found: RitzPairs, request: Request, least: float) -> tuple[Outcome, str]:
+    """Return how the search has ended, and the sentence that says so."""
+    tol = request.tol
+    if found.resolved.all():
+        sure = found.confidence is None or found.confidence >= request.confidence
+        outcome = Outcome.AT_ROUNDING if tol <= least else Outcome.CONVERGED
+        outcome = outcome if sure else Outcome.COPIES_UNCERTAIN
+        return outcome, outcome.say(tol=tol, confidence=found.confidence)
+    unresolved = ~found.resolved
+    norm = np.where(found.norm > 0, found.norm, 1.0)[..., None]
+    worst = float((found.residuals / norm)[unresolved].max())
+    noise = float((found.asymmetry / norm)[unresolved].max())
+    outcome = Outcome.NOISY if noise > worst / 2 else Outcome.OUT_OF_PRODUCTS
+    return outcome, outcome.say(
+        tol=tol, worst=worst, noise=noise, products=found.products,
+        open=int(unresolved.sum()), count=unresolved.size,
+    )  # fmt: skip
+
+
+def _independent_of(start: Array, rng: Any) -> np.random.Generator:
+    """Return the source that a user means, or another one if a start may have come from it.
+
+    A start is often the result of an earlier call with the same seed. Of a multiple eigenvalue it
+    then has the very copy that the numbers to come would lead to, and they would find no other.
+    A generator goes on from call to call, and is taken as it is.
+    """
+    source = generator(rng)
+    if start is None or source is rng:
+        return source
+    flat = api.array_namespace(start).reshape(start, (-1,))
+    some = to_numpy(flat[:: max(1, int(flat.shape[0]) // SAMPLED)])
+    return np.random.default_rng([int(source.integers(2**63)), zlib.crc32(some.tobytes())])

@@ -6,30 +6,31 @@ from typing import Any
 
 import numpy as np
 
+from hessence._common.arguments import generator, require_int
 from hessence._common.arrays import Numbers, epsilon, floating, to_numpy
+from hessence._common.memory import vectors_within
 from hessence._common.precision import full_precision
-from hessence.krylov.arguments import generator, require_int
-from hessence.krylov.chains import WORKSPACE, Chain, grow_chains
-from hessence.krylov.density_result import Density, checked_width
-from hessence.krylov.findings import ROUNDING
-from hessence.krylov.operands import Operand, operand
-from hessence.krylov.probes import Probes
-from hessence.krylov.quadrature import anti_gauss, gauss, padded, residuals
-from hessence.krylov.scaling import ScaledProduct
+from hessence.krylov.density_result import FINEST, Density, checked_width, default_grid
+from hessence.krylov.operand import Operand, operand
+from hessence.krylov.outcome import Outcome
+from hessence.krylov.probes import Probes, ScaledProduct
+from hessence.krylov.quadrature import (
+    WORKSPACE,
+    Chain,
+    anti_gauss,
+    gauss,
+    grow_chains,
+    padded,
+    residuals,
+)
+from hessence.krylov.request import ROUNDING
 from hessence.krylov.smoothing import Rules
-from hessence.krylov.storage import vectors_within
 
-FINEST, COARSEST = 256, 16
-"""The default width is the spectrum's extent divided by a power of two between these."""
+COARSEST = 16
+"""The default width is the spectrum's extent divided by a power of two from FINEST to this."""
 
 RIPPLE = 0.02
 """How much of the whole may be misplaced by the quadrature, at the default width."""
-
-MARGIN = 5
-"""How many widths the grid goes on beyond the ends."""
-
-POINTS, MOST_POINTS = 1024, 2**16
-"""How many points the grid has, and how many at most where a small width needs more."""
 
 FLAT = 1000
 """A spectrum less than so many ε · ‖H‖ across counts as one point."""
@@ -147,7 +148,7 @@ def density(
     if places is None:
         places = default_grid(ends, sigma)
     values, band = rules.density(places, sigma)
-    message, remark = _message(chains, rules, sigma)
+    outcome, noise = _outcome(chains, rules, sigma)
     return Density(
         grid=places,
         values=values,
@@ -158,10 +159,10 @@ def density(
         ends=ends,
         ends_errors=ends_errors,
         width=sigma,
-        message=message,
+        outcome=outcome,
+        message=outcome.say(noise=noise),
         size=subject.size,
         _rules=rules,
-        _remark=remark,
     )
 
 
@@ -220,13 +221,6 @@ def misplaced(rules: Rules, sigma: float) -> float:
     return float(np.abs(signed).sum() * (places[1] - places[0]) / sigma / 2)
 
 
-def default_grid(ends: tuple[float, float], sigma: float) -> Numbers:
-    """Return points that cover the spectrum and a margin, evenly spaced, some four a width."""
-    low, high = ends[0] - MARGIN * sigma, ends[1] + MARGIN * sigma
-    count = int(np.clip(4 * (high - low) / sigma, POINTS, MOST_POINTS))
-    return np.linspace(low, high, count)
-
-
 def _checked_grid(grid: Any) -> Numbers | None:
     if grid is None:
         return None
@@ -236,20 +230,10 @@ def _checked_grid(grid: Any) -> Numbers | None:
     return np.sort(to_numpy(points).astype(np.float64))
 
 
-def _message(chains: list[Chain], rules: Rules, sigma: float) -> tuple[str, bool]:
-    """Say how it went, and whether the user should know without asking."""
+def _outcome(chains: list[Chain], rules: Rules, sigma: float) -> tuple[Outcome, float]:
+    """Return how it went, and by how much the products are not symmetric, relative to ‖H‖."""
     norm = max(chain.norm for chain in chains) or 1.0
     noise = max(chain.defect for chain in chains) / norm
     if noise > NOISE:
-        return (
-            f"⟨u, Hv⟩ and ⟨v, Hu⟩ differ by {noise:.0e} · ‖H‖: H is not symmetric, or its products "
-            "carry noise; check H.",
-            True,
-        )
-    if misplaced(rules, sigma) > RIPPLE:
-        return (
-            "The width is finer than the steps resolve, and the band wider for it: raise steps or "
-            "width.",
-            True,
-        )
-    return "The steps resolve the width.", False
+        return Outcome.NOT_SYMMETRIC, noise
+    return (Outcome.TOO_FINE if misplaced(rules, sigma) > RIPPLE else Outcome.RESOLVED), noise
