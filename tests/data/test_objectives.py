@@ -23,9 +23,9 @@ def test_of_one_input(loss, outputs, keep):
     objective = scalar_objective(data, OWN.get(loss, loss), n=9)
     g = torch.linspace(-0.7, 0.9, outputs, dtype=torch.float64).requires_grad_()
     (slope,) = torch.autograd.grad(objective.value(g).sum(), g)
-    (curvature,) = torch.autograd.grad(objective.slope(g).sum(), g)
-    torch.testing.assert_close(objective.slope(g), slope, rtol=1e-13, atol=1e-14)
-    torch.testing.assert_close(objective.curvature(g), curvature, rtol=1e-13, atol=1e-14)
+    (curvature,) = torch.autograd.grad(objective.gradient(g).sum(), g)
+    torch.testing.assert_close(objective.gradient(g), slope, rtol=1e-13, atol=1e-14)
+    torch.testing.assert_close(objective.hessian(g), curvature, rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -33,6 +33,6 @@ def test_of_several_inputs(loss):
     objective = vector_objective(moments((6, 3), (6,), loss), OWN.get(loss, loss))
     beta = torch.tensor([0.3, -0.8, 0.5], dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(objective.value(beta), beta)
-    curvature = torch.autograd.functional.jacobian(objective.slope, beta)
-    torch.testing.assert_close(objective.slope(beta), slope, rtol=1e-13, atol=1e-14)
-    torch.testing.assert_close(objective.curvature(beta), curvature, rtol=1e-13, atol=1e-14)
+    curvature = torch.autograd.functional.jacobian(objective.gradient, beta)
+    torch.testing.assert_close(objective.gradient(beta), slope, rtol=1e-13, atol=1e-14)
+    torch.testing.assert_close(objective.hessian(beta), curvature, rtol=1e-13, atol=1e-14)

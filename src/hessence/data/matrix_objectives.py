@@ -25,7 +25,7 @@ ROUNDING = 32
 """How many ε of its terms a difference of moments may be off by."""
 
 
-class Bend(Protocol):
+class LossHessian(Protocol):
     """The second derivative of a loss in M, as a symmetric map of K × D matrices."""
 
     def __call__(self, dM: Array) -> Array:
@@ -34,7 +34,7 @@ class Bend(Protocol):
     def tensor(self) -> Array:
         """Return the map as an array (..., K, D, K, D)."""
 
-    def scaled(self, factor: float) -> Bend:
+    def scaled(self, factor: float) -> LossHessian:
         """Return the map times a number."""
 
 
@@ -98,17 +98,17 @@ class MatrixQuadratic:
         gap = M - best
         return least + xp.sum(gap * xp.matmul(gap, self.moments.xx), axis=(-2, -1)) / 2
 
-    def slope(self, M: Array) -> Array:
+    def gradient(self, M: Array) -> Array:
         """Return Ω = M Σ − C."""
         return api.array_namespace(M).matmul(M, self.moments.xx) - self.moments.yx
 
     def noise(self, M: Array) -> float:
-        """Return how much of the slope may be the rounding of its two terms."""
+        """Return how much of the gradient may be the rounding of its two terms."""
         xp = api.array_namespace(M)
         terms = xp.matmul(M, self.moments.xx), self.moments.yx
         return ROUNDING * epsilon(M) * sum(largest(term) for term in terms)
 
-    def bend(self, M: Array) -> Separable:
+    def hessian(self, M: Array) -> Separable:
         """Return dM ↦ dM Σ."""
         return Separable(self.moments.xx, self.moments.dimensions[1])
 
@@ -139,18 +139,18 @@ class MatrixLoss:
         xp = api.array_namespace(self.x)
         return xp.sum(self.loss.value(self._predict(M), self.y), axis=(-2, -1)) / self._n
 
-    def slope(self, M: Array) -> Array:
+    def gradient(self, M: Array) -> Array:
         """Return E[∇φ xᵀ]."""
         xp = api.array_namespace(self.x)
         first = self.loss.first(self._predict(M), self.y)
         return xp.matmul(xp.matrix_transpose(first), self.x) / self._n
 
     def noise(self, M: Array) -> float:
-        """Return how much of the slope may be the rounding of its terms."""
+        """Return how much of the gradient may be the rounding of its terms."""
         first = self.loss.first(self._predict(M), self.y)
         return ROUNDING * epsilon(M) * largest(first) * largest(self.x)
 
-    def bend(self, M: Array) -> Dense:
+    def hessian(self, M: Array) -> Dense:
         """Return E[∇²φ ⊗ x xᵀ]."""
         xp = api.array_namespace(self.x)
         second = self.loss.second(self._predict(M), self.y)
@@ -193,7 +193,7 @@ class TorchLoss:
         """Return the loss."""
         return self._back(lambda m: self._loss(m).detach(), M)
 
-    def slope(self, M: Array) -> Array:
+    def gradient(self, M: Array) -> Array:
         """Return the gradient in M."""
         import torch
 
@@ -203,7 +203,7 @@ class TorchLoss:
         """Return 0: nothing is known about the rounding inside."""
         return 0.0
 
-    def bend(self, M: Array) -> Dense:
+    def hessian(self, M: Array) -> Dense:
         """Return the Hessian in M."""
         import torch
 

@@ -42,21 +42,21 @@ class Quadratic:
 
     def value(self, coefficients: Array) -> Array:
         """Return floor + ℓ′(g)²/(2σ²)."""
-        slope = self.slope(coefficients)
-        return self.floor() + slope * (slope / nonzero(2 * self.variance))
+        gradient = self.gradient(coefficients)
+        return self.floor() + gradient * (gradient / nonzero(2 * self.variance))
 
-    def slope(self, coefficients: Array) -> Array:
+    def gradient(self, coefficients: Array) -> Array:
         """Return δ = σ² g − c, also near the solution, where the rounding of σ² g would show."""
         fitted, lost = exact_product(self.variance + 0 * coefficients, coefficients)
         return (fitted - self.covariance) + lost
 
-    def far_slope(self, coefficients: Array) -> Array:
+    def far_gradient(self, coefficients: Array) -> Array:
         """Return δ + 2σ² g = 3σ² g − c, also near a third of the solution, where it vanishes."""
         fitted, lost = exact_product(self.variance + 0 * coefficients, coefficients)
         gap, lost_too = exact_sum(fitted, -(self.covariance + 0 * fitted))
         return (2 * fitted + gap) + (lost_too + 3 * lost)
 
-    def curvature(self, coefficients: Array) -> Array:
+    def hessian(self, coefficients: Array) -> Array:
         """Return σ²."""
         return self.variance + 0 * coefficients
 
@@ -79,11 +79,11 @@ class Pointwise:
         xp = api.array_namespace(self.x)
         return xp.sum(self.loss.value(coefficients[..., None] * self.x, self.y), axis=-1) / self.n
 
-    def slope(self, coefficients: Array) -> Array:
+    def gradient(self, coefficients: Array) -> Array:
         """Return E[φ′ x]."""
         return self._average(self.loss.first(coefficients[..., None] * self.x, self.y), self.x)
 
-    def curvature(self, coefficients: Array) -> Array:
+    def hessian(self, coefficients: Array) -> Array:
         """Return E[φ″ x²]."""
         second = self.loss.second(coefficients[..., None] * self.x, self.y)
         return self._average(second, self.x * self.x)
@@ -108,15 +108,15 @@ class VectorQuadratic:
         """Return ½ (βᵀΣβ − 2βᵀc + E[y²])."""
         xp = api.array_namespace(self.variance)
         return (
-            xp.vecdot(self.slope(coefficients) - self.covariance, coefficients) + self.square()
+            xp.vecdot(self.gradient(coefficients) - self.covariance, coefficients) + self.square()
         ) / 2
 
-    def slope(self, coefficients: Array) -> Array:
+    def gradient(self, coefficients: Array) -> Array:
         """Return Σβ − c."""
         xp = api.array_namespace(self.variance)
         return xp.matmul(coefficients[..., None, :], self.variance)[..., 0, :] - self.covariance
 
-    def curvature(self, coefficients: Array) -> Array:
+    def hessian(self, coefficients: Array) -> Array:
         """Return Σ."""
         return self.variance + 0 * coefficients[..., None]
 
@@ -134,14 +134,14 @@ class VectorPointwise:
         xp = api.array_namespace(self.x)
         return xp.mean(self.loss.value(self._predict(coefficients), self.y), axis=-1)
 
-    def slope(self, coefficients: Array) -> Array:
+    def gradient(self, coefficients: Array) -> Array:
         """Return E[φ′ x]."""
         xp = api.array_namespace(self.x)
         f = self._predict(coefficients)
         first = self.loss.first(f, self.y) + 0 * f
         return xp.matmul(first[..., None, :], self.x)[..., 0, :] / self.x.shape[0]
 
-    def curvature(self, coefficients: Array) -> Array:
+    def hessian(self, coefficients: Array) -> Array:
         """Return E[φ″ x xᵀ]."""
         xp = api.array_namespace(self.x)
         f = self._predict(coefficients)

@@ -47,13 +47,13 @@ class AffineChain(Operator):
         return len(self._places), len(self._places)
 
     @property
-    def slope(self) -> Tensor:
+    def gradient(self) -> Tensor:
         """The gradient of the loss in the product."""
-        return self.product.slope
+        return self.product.gradient
 
     @property
     def _reference(self) -> Tensor:
-        return self.product.slope
+        return self.product.gradient
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
@@ -117,7 +117,7 @@ class AffineChain(Operator):
         """Yield some columns of the matrix at a time, and the index of the first."""
         p = self.shape[0]
         for start in range(0, p, CHUNK):
-            unit = self.slope.new_zeros(p, min(CHUNK, p - start))
+            unit = self.gradient.new_zeros(p, min(CHUNK, p - start))
             unit[start:].fill_diagonal_(1)
             yield start, self._apply(unit)
 

@@ -198,9 +198,9 @@ def linear_chain(candidate: Candidate) -> Rearranged:
         weights = [torch.cat([weights[0], bias.detach()[:, None]], dim=1), *weights[1:]]
         x = _with_constant(x)
     hessian, factor = _of_product(weights, x, candidate)
-    if len(weights) == 1 and isinstance(hessian.bend, Separable):
+    if len(weights) == 1 and isinstance(hessian.loss_hessian, Separable):
         return OneLayer(hessian, factor, order)
-    if hessian.slope.any() and not _may_be_aligned(hessian):
+    if hessian.gradient.any() and not _may_be_aligned(hessian):
         require_small(_size(hessian), hessian.shape[-1])
     return Rearranged(hessian, factor, order)
 
@@ -218,12 +218,15 @@ def _may_be_aligned(hessian: LinearHessian) -> bool:
     Then its first layer and the data share singular vectors, and so do its last layer and the
     slope: their Gram matrices commute.
     """
-    if not isinstance(hessian.bend, Separable):
+    if not isinstance(hessian.loss_hessian, Separable):
         return False
-    first, last, slope = hessian.weights[0], hessian.weights[-1], hessian.slope
+    first, last, slope = hessian.weights[0], hessian.weights[-1], hessian.gradient
     return all(
         (a @ b - b @ a).norm() <= 1e5 * torch.finfo(a.dtype).eps * a.norm() * b.norm()
-        for a, b in ((first.T @ first, hessian.bend.variance), (last @ last.T, slope @ slope.T))
+        for a, b in (
+            (first.T @ first, hessian.loss_hessian.variance),
+            (last @ last.T, slope @ slope.T),
+        )
     )
 
 

@@ -62,7 +62,7 @@ class OneLayer(Rearranged):
 
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues, each as often as there are outputs, and eigenvectors."""
-        bend = self.inner.bend
+        bend = self.inner.loss_hessian
 
         def carry(coordinates: Tensor, copies: Tensor) -> Tensor:
             both = copies[:, None, :] * coordinates[:, None]

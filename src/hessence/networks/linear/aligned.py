@@ -1,13 +1,13 @@
 r"""Aligned linear networks: matrices that share their singular vectors from layer to layer.
 
 If :math:`W_\ell = U_\ell\,\mathrm{diag}(s_\ell)\,U_{\ell-1}^\top` with orthogonal U, and data and
-slope go along, :math:`\Sigma = U_0\,\mathrm{diag}(c)\,U_0^\top` and
+gradient go along, :math:`\Sigma = U_0\,\mathrm{diag}(c)\,U_0^\top` and
 :math:`G = U_L\,\mathrm{diag}(\omega)\,U_0^\top`, then the Hessian falls apart into one block for
 each pair of singular directions. This file finds the U, or finds that there are none; it never
 assumes.
 
 A *chain* is one singular direction followed through the layers: a unit vector in each layer where
-it exists, the singular values between, the variance c of the inputs along it and the slope ω. A
+it exists, the singular values between, the variance c of the inputs along it and the gradient ω. A
 chain ends where a singular value vanishes, and new ones begin where a layer has directions that no
 chain has reached.
 """
@@ -23,7 +23,7 @@ from hessence.data.matrix_objectives import Separable
 from hessence.networks.linear.linear_hessian import LinearHessian
 
 TOLERANCE = 1000
-"""Layers, data and slope count as aligned if they are off by at most this many ε, relative."""
+"""Layers, data and gradient count as aligned if they are off by at most this many ε, relative."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Chains:
         The column that belongs to each chain, or −1 where it does not exist.
     singular : array (L, N)
         s_ℓ of each chain; zero where it does not cross the layer.
-    variance, slope : array (N,)
+    variance, gradient : array (N,)
         c and ω of each chain.
     defect : float
         How far the network is from aligned, relative.
@@ -48,7 +48,7 @@ class Chains:
     place: Numbers
     singular: Numbers
     variance: Numbers
-    slope: Numbers
+    gradient: Numbers
     defect: float
 
     @property
@@ -59,24 +59,24 @@ class Chains:
 
 def find_chains(H: LinearHessian) -> Chains:
     """Follow the singular directions through the layers; look at ``defect`` to see if it worked."""
-    if not isinstance(H.bend, Separable):
+    if not isinstance(H.loss_hessian, Separable):
         raise TypeError("chains are defined for the mean-squared error.")
     # Each matrix is brought to size 1, so that no product of them over- or underflows.
     layers = [_normalised(w) for w in H.weights]
-    variance, of_data = _normalised(H.bend.variance)
-    slope, of_slope = _normalised(H.slope)
+    variance, of_data = _normalised(H.loss_hessian.variance)
+    gradient, of_gradient = _normalised(H.gradient)
     weights, sizes = [w for w, _ in layers], [size for _, size in layers]
-    precision, noise = epsilon(H.slope), H.noise / of_slope
+    precision, noise = epsilon(H.gradient), H.noise / of_gradient
     # Data and the first and last product mostly tell all directions apart; if not, ask all layers.
-    chains = _Search(weights, variance, slope, noise, precision).run()
+    chains = _Search(weights, variance, gradient, noise, precision).run()
     if chains.defect > TOLERANCE * precision:
-        again = _Search(weights, variance, slope, noise, precision, thorough=True).run()
+        again = _Search(weights, variance, gradient, noise, precision, thorough=True).run()
         chains = min(chains, again, key=lambda found: found.defect)
     return replace(
         chains,
         singular=chains.singular * np.asarray(sizes)[:, None],
         variance=chains.variance * of_data,
-        slope=chains.slope * of_slope,
+        gradient=chains.gradient * of_gradient,
     )
 
 
@@ -91,12 +91,12 @@ class _Search:
         self,
         weights: list[Numbers],
         variance: Numbers,
-        slope: Numbers,
+        gradient: Numbers,
         noise: float,
         precision: float,
         thorough: bool = False,
     ) -> None:
-        self.weights, self.variance, self.slope, self.noise = weights, variance, slope, noise
+        self.weights, self.variance, self.gradient, self.noise = weights, variance, gradient, noise
         self.precision, self.thorough = precision, thorough
         self.depth = len(weights)
         self.columns: list[list[Numbers]] = [[] for _ in range(self.depth + 1)]
@@ -108,7 +108,7 @@ class _Search:
         for layer in range(1, self.depth + 1):
             self._cross(layer)
             if layer == self.depth:
-                self._meet_slope()
+                self._meet_gradient()
             free = self._free(layer)
             if free.shape[1]:
                 self._start(layer, self._joint_basis(free, self._onward_family(layer, free)))
@@ -131,20 +131,20 @@ class _Search:
         norms = np.linalg.norm(images, axis=0)
         keep = norms > self._threshold(images.shape) * max(norms.max(initial=0.0), 1e-300)
         # Orthonormalise from the longest image down: a short one is accurate only relative to the
-        # longest, and must not bend the long ones towards its error.
+        # longest, and must not loss_hessian the long ones towards its error.
         # More images than dimensions mean that the network is not aligned, and the defect says so.
         order = [i for i in np.argsort(-norms, kind="stable") if keep[i]][: len(images)]
         for i, direction in zip(order, _orthonormal(images[:, order]).T, strict=True):
             alive[i][layer] = len(self.columns[layer])
             self.columns[layer].append(direction)
 
-    def _meet_slope(self) -> None:
-        """Let the slope carry to the last layer what the matrices have not."""
+    def _meet_gradient(self) -> None:
+        """Let the gradient carry to the last layer what the matrices have not."""
         ended = [c for c in self.chains if 0 in c and self.depth not in c]
         if not ended:
             return
         start = np.stack([self.columns[0][c[0]] for c in ended], axis=1)
-        images = self.slope @ start
+        images = self.gradient @ start
         free = self._free(self.depth)
         images = free @ (free.T @ images)
         norms = np.linalg.norm(images, axis=0)
@@ -174,12 +174,12 @@ class _Search:
             product = w @ product
             if self.thorough or k == self.depth:
                 family.append(product.T @ product)
-        family.append(self.slope.T @ self.slope)
+        family.append(self.gradient.T @ self.gradient)
         if not self.thorough:
             return family
-        mixed = product.T @ self.slope
+        mixed = product.T @ self.gradient
         family.append(mixed + mixed.T)
-        back = self.slope
+        back = self.gradient
         for w in reversed(self.weights[1:]):
             back = w.T @ back
             family.append(back.T @ back)
@@ -190,7 +190,7 @@ class _Search:
         for w in self.weights[layer:]:
             product = w @ product
             family.append(product.T @ product)
-        met = self.slope.T @ product
+        met = self.gradient.T @ product
         return [*family, met.T @ met]
 
     def _joint_basis(self, start: Numbers, family: list[Numbers]) -> Numbers:
@@ -202,8 +202,8 @@ class _Search:
         # eigenvalues; fixed coefficients make it repeatable.
         weights = np.random.default_rng(0).uniform(0.5, 1.5, size=len(scaled))
         if not self.thorough:
-            # What varies along with the singular values comes first, the slope only where they are
-            # equal: a sum of both would bring some eigenvalues close that neither confuses.
+            # What varies along with the singular values comes first, the gradient only where they
+            # are equal: a sum of both would bring some eigenvalues close that neither confuses.
             weights[-1] = 0.01
         _, vectors = np.linalg.eigh(sum(c * m for c, m in zip(weights, scaled, strict=True)))
         vectors = vectors[:, ::-1]
@@ -222,14 +222,14 @@ class _Search:
         for layer, w in enumerate(self.weights, start=1):
             turned = bases[layer].T @ w @ bases[layer - 1]
             defect = max(defect, self._pick(turned, place, layer, layer - 1, singular[layer - 1]))
-        variance, slope = np.zeros(count), np.zeros(count)
+        variance, gradient = np.zeros(count), np.zeros(count)
         data = bases[0].T @ self.variance @ bases[0]
         defect = max(defect, self._pick(data, place, 0, 0, variance))
-        # The slope is a difference, and rounding in it is measured by its terms.
-        turned = bases[-1].T @ self.slope @ bases[0]
+        # The gradient is a difference, and rounding in it is measured by its terms.
+        turned = bases[-1].T @ self.gradient @ bases[0]
         size = max(float(np.linalg.norm(turned)), self.noise / (TOLERANCE * self.precision))
-        defect = max(defect, self._pick(turned, place, self.depth, 0, slope, size))
-        return Chains(bases, place, singular, variance, slope, defect)
+        defect = max(defect, self._pick(turned, place, self.depth, 0, gradient, size))
+        return Chains(bases, place, singular, variance, gradient, defect)
 
     def _pick(
         self,
@@ -251,8 +251,8 @@ class _Search:
         return float(np.linalg.norm(rest)) / size if size else 0.0
 
     def _merge(self, bases: list[Numbers]) -> None:
-        """Join chains that begin in the middle with ended ones that the slope connects them to."""
-        turned = bases[-1].T @ self.slope @ bases[0]
+        """Join chains that begin in the middle with ended ones that the gradient connects."""
+        turned = bases[-1].T @ self.gradient @ bases[0]
         late = [c for c in self.chains if 0 not in c and self.depth in c]
         for chain in [c for c in self.chains if 0 in c and self.depth not in c]:
             row = np.abs(turned[:, chain[0]])

@@ -21,8 +21,8 @@ class DeepLinear(LinearNetwork):
     Products with the Hessian come from the moments of the data alone. The Gauss–Newton part has at
     most d_0 d_L non-zero eigenvalues, in closed form for white data if there are two layers or the
     network is balanced. The full Hessian is solved pair by pair if the network is *aligned* (its
-    layers, the data and the slope share singular vectors), by the narrow twin at L = 2, and else on
-    its range if that is small; ``spectrum().method`` tells which. What was used is always checked.
+    layers, the data and the gradient share singular vectors), by the narrow twin at L = 2, and else
+    on its range if that is small; ``spectrum().method`` tells which. It is always checked.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class DeepLinear(LinearNetwork):
         return balance_defect(self.weights)
 
     def alignment(self, x: Array, y: Array = None) -> float:
-        """Return how far network, data and slope are from sharing their singular vectors.
+        """Return how far network, data and gradient are from sharing their singular vectors.
 
         The largest Frobenius norm of what is off the diagonal in the best common bases found,
         relative to the matrix: rounding for an aligned network, of the order of 1 for a random one.

@@ -32,7 +32,7 @@ class ModeDescent(Descent):
         self.reference = net.weights[0]
         exists = chains.place >= 0
         self._crosses = (exists[1:] & exists[:-1]).astype(float)
-        self._target = chains.variance * np.prod(chains.singular, axis=0) - chains.slope
+        self._target = chains.variance * np.prod(chains.singular, axis=0) - chains.gradient
         self.start = Moving((chains.singular,))
         self.state_bytes = 2 * chains.singular.nbytes
 
@@ -67,7 +67,7 @@ class ModeDescent(Descent):
     def sharpness(self, states: Iterable[Moving]) -> Numbers:
         """Return the largest eigenvalue at each state, found among the pairs."""
         moved = (
-            replace(self._chains, singular=singular, slope=self._omega(singular))
+            replace(self._chains, singular=singular, gradient=self._omega(singular))
             for (singular,), _ in states
         )
         return np.asarray([largest_eigenvalue(chains) for chains in moved])
@@ -106,13 +106,13 @@ class LinearWeightDescent(WeightDescent):
     def gradient_of(self, net: Any) -> Array:
         """Return the gradient."""
         H = self.hessian_of(net)
-        return H.pull(H.slope[..., None, :, :])[..., 0]
+        return H.pull(H.gradient[..., None, :, :])[..., 0]
 
     def hessian_of(self, net: Any) -> LinearHessian:
         """Return the Hessian, without looking for rounding in the gradient."""
         product = net.product
         return LinearHessian(
-            net.weights, self._objective.slope(product), self._objective.bend(product)
+            net.weights, self._objective.gradient(product), self._objective.hessian(product)
         )
 
     def hessian(self, state: Moving) -> Any:

@@ -65,17 +65,19 @@ class GaussNewton:
     """
 
     def __init__(self, H: LinearHessian) -> None:
-        self._xp = api.array_namespace(H.slope)
+        self._xp = api.array_namespace(H.gradient)
         self._hessian = H
-        bend = H.bend
-        white = isinstance(bend, Separable) and is_scalar_multiple(bend.variance, TOLERANCE)
+        loss_hessian = H.loss_hessian
+        white = isinstance(loss_hessian, Separable) and is_scalar_multiple(
+            loss_hessian.variance, TOLERANCE
+        )
         if white and len(H.weights) == 2:
             self._from_singular_values("white data, two layers")
-        elif white and balance_defect(H.weights) <= TOLERANCE * epsilon(H.slope):
+        elif white and balance_defect(H.weights) <= TOLERANCE * epsilon(H.gradient):
             self._from_singular_values("white data, balanced")
-        elif isinstance(bend, Separable) and len(H.weights) == 2:
+        elif isinstance(loss_hessian, Separable) and len(H.weights) == 2:
             self._require(H.dims[0])
-            self._by_output(bend)
+            self._by_output(loss_hessian)
         else:
             self._require(H.dims[0] * H.dims[-1])
             self._in_full()
@@ -118,7 +120,7 @@ class GaussNewton:
         depth = len(H.weights)
         outer, s_out = _padded_svd(transpose(H.weights[-1]))
         inner, s_in = _padded_svd(H.weights[0])
-        scale = H.bend.variance[0, 0]  # type: ignore[attr-defined]
+        scale = H.loss_hessian.variance[0, 0]  # type: ignore[attr-defined]
         out_square, in_square = s_out * s_out, s_in * s_in
         if depth == 2:
             grid = out_square[:, None] + in_square[None, :]
@@ -147,10 +149,10 @@ class GaussNewton:
             self.labels = ["dominant"] * len(self.labels)
         self._clear_flat()
 
-    def _by_output(self, bend: Separable) -> None:
+    def _by_output(self, loss_hessian: Separable) -> None:
         xp, H = self._xp, self._hessian
         outer, s_out = _padded_svd(transpose(H.weights[1]))
-        root = _symmetric_root(bend.variance)
+        root = _symmetric_root(loss_hessian.variance)
         core = xp.matmul(transpose(H.weights[0]), H.weights[0])
         eye = xp.eye(H.dims[0], dtype=H.dtype, device=api.device(core))
         problems = xp.matmul(root, xp.matmul(core + (s_out * s_out)[:, None, None] * eye, root))
@@ -174,7 +176,7 @@ class GaussNewton:
         outputs, inputs = H.dims[-1], H.dims[0]
         size = outputs * inputs
         flat = xp.reshape(gram, (size, size))
-        tensor = xp.reshape(H.bend.tensor(), (size, size))
+        tensor = xp.reshape(H.loss_hessian.tensor(), (size, size))
         lowest = float(xp.min(xp.linalg.eigvalsh(constant(tensor))))
         convex = lowest >= -100 * epsilon(tensor) * largest(tensor)
         # JᵀBJ shares its non-zero eigenvalues with B^½ (JJᵀ) B^½ and with (JJᵀ)^½ B (JJᵀ)^½; the

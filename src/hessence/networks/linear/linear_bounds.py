@@ -51,18 +51,18 @@ class LinearBounds:
 
 def bounds_of(H: LinearHessian) -> LinearBounds:
     """Compute the bounds of a Hessian of the mean-squared error."""
-    if not isinstance(H.bend, Separable):
+    if not isinstance(H.loss_hessian, Separable):
         raise TypeError("bounds are known for the mean-squared error.")
-    xp = api.array_namespace(H.slope)
-    root = _symmetric_root(H.bend.variance)
+    xp = api.array_namespace(H.gradient)
+    root = _symmetric_root(H.loss_hessian.variance)
     norm = like(
         sum(
             _spectral(xp.matmul(p, root)) ** 2 * _spectral(s) ** 2
             for p, s in zip(H.before[:-1], H.after[1:], strict=True)
         ),
-        H.slope,
+        H.gradient,
     )
-    functional = like(_functional_norm(H), H.slope)
+    functional = like(_functional_norm(H), H.gradient)
     # At most d_0 d_L eigenvalues share the trace of the Gauss–Newton part.
     lower = H.trace() / min(H.dims[0] * H.dims[-1], H.shape[-1])
     return LinearBounds(
@@ -80,12 +80,12 @@ def _functional_norm(H: LinearHessian) -> float:
     Each term of the functional part is tr(P_l Gᵀ S_k dW_k W_{k−1} ⋯ W_{l+1} dW_l), at most that
     number times ‖dW_k‖ ‖dW_l‖.
     """
-    xp = api.array_namespace(H.slope)
+    xp = api.array_namespace(H.gradient)
     depth = len(H.weights)
     table = np.zeros((depth, depth))
     for k in range(1, depth + 1):
         for l in range(1, k):  # noqa: E741 - the papers' letter
-            chain = xp.matmul(xp.matmul(H.before[l - 1], transpose(H.slope)), H.after[k])
+            chain = xp.matmul(xp.matmul(H.before[l - 1], transpose(H.gradient)), H.after[k])
             middle = H.between(k, l)
             size = _spectral(chain) * (1.0 if middle is None else _spectral(middle))
             table[k - 1, l - 1] = table[l - 1, k - 1] = size

@@ -20,7 +20,7 @@ from typing import Any
 import array_api_compat as api
 
 from hessence._common.arrays import Array, transpose
-from hessence.data.matrix_objectives import Bend, Dense, Separable
+from hessence.data.matrix_objectives import Dense, LossHessian, Separable
 from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.networks.scalar.products import Part
 from hessence.spectra.operators import Hessian
@@ -35,19 +35,19 @@ class LinearHessian(Hessian):
     ----------
     weights : tuple of array (..., d_ℓ, d_{ℓ−1})
         The factors, first to act first.
-    slope : array (..., d_L, d_0)
+    gradient : array (..., d_L, d_0)
         The gradient G of the loss in the product.
-    bend : Bend
+    loss_hessian : LossHessian
         Its second derivative, a symmetric map of d_L × d_0 matrices.
     noise : float
-        How much of the slope may be rounding; what is smaller counts as zero.
+        How much of the gradient may be rounding; what is smaller counts as zero.
     part : str
         Which of the Hessian and its two parts this is.
     """
 
     weights: tuple[Array, ...]
-    slope: Array
-    bend: Bend
+    gradient: Array
+    loss_hessian: LossHessian
     noise: float = 0.0
     part: Part = "hessian"
 
@@ -55,17 +55,17 @@ class LinearHessian(Hessian):
     def shape(self) -> tuple[int, ...]:
         """The shape of the matrix, batch dimensions in front."""
         p = sum(math.prod(w.shape[-2:]) for w in self.weights)
-        return (*self.slope.shape[:-2], p, p)
+        return (*self.gradient.shape[:-2], p, p)
 
     @property
     def ggn(self) -> LinearHessian:
         """The Gauss–Newton part."""
-        return replace(self, slope=0 * self.slope, part="ggn")
+        return replace(self, gradient=0 * self.gradient, part="ggn")
 
     @property
     def functional(self) -> LinearHessian:
         """The functional part."""
-        return replace(self, bend=self.bend.scaled(0.0), part="functional")
+        return replace(self, loss_hessian=self.loss_hessian.scaled(0.0), part="functional")
 
     @property
     def _reference(self) -> Array:
@@ -88,9 +88,15 @@ class LinearHessian(Hessian):
 
     def pick(self, index: Any) -> LinearHessian:
         """Return the Hessians at an index into the batch dimension."""
-        bend = self.bend if isinstance(self.bend, Separable) else Dense(self.bend.tensor()[index])
+        loss_hessian = (
+            self.loss_hessian
+            if isinstance(self.loss_hessian, Separable)
+            else Dense(self.loss_hessian.tensor()[index])
+        )
         layers = tuple(w[index] for w in self.weights)
-        return replace(self, weights=layers, slope=self.slope[index], bend=bend)
+        return replace(
+            self, weights=layers, gradient=self.gradient[index], loss_hessian=loss_hessian
+        )
 
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors.
@@ -173,7 +179,7 @@ class LinearHessian(Hessian):
         xp = api.array_namespace(columns)
         changes = self.split(columns)
         d_before = self._forward(changes)
-        back, d_back = self.slope[..., None, :, :], self.bend(d_before[-1])
+        back, d_back = self.gradient[..., None, :, :], self.loss_hessian(d_before[-1])
         out = []
         for i in reversed(range(len(self.weights))):
             before = self.before[i][..., None, :, :]
@@ -202,14 +208,14 @@ class LinearHessian(Hessian):
     def trace(self) -> Array:
         """Return Σ_ℓ tr(S_ℓ S_ℓᵀ) tr(P_ℓ Σ P_ℓᵀ), or its like for another loss."""
         xp = api.array_namespace(self.weights[0])
-        if isinstance(self.bend, Separable):
+        if isinstance(self.loss_hessian, Separable):
             total = 0
             for i in range(len(self.weights)):
                 p, s = self.before[i], self.after[i + 1]
-                data = xp.sum(xp.matmul(p, self.bend.variance) * p, axis=(-2, -1))
+                data = xp.sum(xp.matmul(p, self.loss_hessian.variance) * p, axis=(-2, -1))
                 total = total + data * xp.sum(s * s, axis=(-2, -1))
             return total
-        tensor = self.bend.tensor()
+        tensor = self.loss_hessian.tensor()
         return xp.sum(tensor * self._jacobian_gram(), axis=(-4, -3, -2, -1))
 
     def squared_norm(self) -> Array:
@@ -222,7 +228,7 @@ class LinearHessian(Hessian):
         for k in layers:
             for l in range(1, k):  # noqa: E741
                 p, s, middle = self.before[l - 1], self.after[k], self.between(k, l)
-                outer = xp.matmul(xp.matmul(p, transpose(self.slope)), s)
+                outer = xp.matmul(xp.matmul(p, transpose(self.gradient)), s)
                 size = self.dims[l] if middle is None else _square(middle)
                 total = total + 2 * _square(outer) * size
                 if self.part == "hessian":
@@ -231,17 +237,19 @@ class LinearHessian(Hessian):
 
     def _ggn_squared_norm(self) -> Array:
         xp = api.array_namespace(self.weights[0])
-        if not isinstance(self.bend, Separable):
-            *batch, outputs, inputs, _, _ = self.bend.tensor().shape
+        if not isinstance(self.loss_hessian, Separable):
+            *batch, outputs, inputs, _, _ = self.loss_hessian.tensor().shape
             size = (*batch, outputs * inputs, outputs * inputs)
             both = xp.matmul(
-                xp.reshape(self.bend.tensor(), size), xp.reshape(self._jacobian_gram(), size)
+                xp.reshape(self.loss_hessian.tensor(), size),
+                xp.reshape(self._jacobian_gram(), size),
             )
             return xp.sum(both * transpose(both), axis=(-2, -1))
         total = 0
         outer = [xp.matmul(s, transpose(s)) for s in self.after[1:]]
         inner = [
-            xp.matmul(self.bend.variance, xp.matmul(transpose(p), p)) for p in self.before[:-1]
+            xp.matmul(self.loss_hessian.variance, xp.matmul(transpose(p), p))
+            for p in self.before[:-1]
         ]
         for a, b in zip(outer, inner, strict=True):
             for c, d in zip(outer, inner, strict=True):
@@ -253,9 +261,9 @@ class LinearHessian(Hessian):
     def _overlap(self, k: int, l: int, outer: Array, middle: Array | None) -> Array:  # noqa: E741
         """Return the inner product of the two parts' blocks for layers k > l."""
         xp = api.array_namespace(self.weights[0])
-        if isinstance(self.bend, Separable):
+        if isinstance(self.loss_hessian, Separable):
             left = xp.matmul(transpose(self.after[k]), self.after[l])
-            data = xp.matmul(self.before[k - 1], self.bend.variance)
+            data = xp.matmul(self.before[k - 1], self.loss_hessian.variance)
             right = xp.matmul(data, transpose(self.before[l - 1]))
             if middle is not None:
                 right = xp.matmul(transpose(middle), right)
@@ -267,7 +275,7 @@ class LinearHessian(Hessian):
         near = self.after[l] if middle is None else xp.matmul(self.after[l], transpose(middle))
         near = transpose(xp.matmul(near, self.before[k - 1]))
         met = far[..., :, None, None, :] * near[..., None, :, :, None]
-        return xp.sum(self.bend.tensor() * met, axis=(-4, -3, -2, -1))
+        return xp.sum(self.loss_hessian.tensor() * met, axis=(-4, -3, -2, -1))
 
     def _jacobian_gram(self) -> Array:
         """Return J Jᵀ = Σ_ℓ S_ℓ S_ℓᵀ ⊗ P_ℓᵀ P_ℓ as an array (..., K, D, K, D)."""

@@ -66,9 +66,9 @@ class LinearNetwork(RowNetwork):
     def gradient(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Array:
         """Return the gradient of the loss, flat, first layer first, each row by row."""
         objective = self._linear_objective(x, y, loss)
-        slope = objective.slope(self.product)
-        carrier = LinearHessian(self.weights, slope, objective.bend(self.product))
-        return carrier.pull(slope[..., None, :, :])[..., 0]
+        gradient = objective.gradient(self.product)
+        carrier = LinearHessian(self.weights, gradient, objective.hessian(self.product))
+        return carrier.pull(gradient[..., None, :, :])[..., 0]
 
     def hessian(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> LinearHessian:
         """Return the Hessian of the loss as an operator; its products never touch the samples."""
@@ -85,11 +85,11 @@ class LinearNetwork(RowNetwork):
 
     def _hessian_of(self, objective: Any) -> LinearHessian:
         product = self.product
-        slope, noise = objective.slope(product), objective.noise(product)
-        if largest(slope) <= noise:
+        gradient, noise = objective.gradient(product), objective.noise(product)
+        if largest(gradient) <= noise:
             # Nothing but rounding is left of the residual: this is a solution.
-            slope = 0 * slope
-        return LinearHessian(self.weights, slope, objective.bend(product), noise)
+            gradient = 0 * gradient
+        return LinearHessian(self.weights, gradient, objective.hessian(product), noise)
 
     @property
     def _multiplier(self) -> float:

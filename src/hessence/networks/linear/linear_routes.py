@@ -25,7 +25,7 @@ def spectrum_of(H: LinearHessian) -> Spectrum:
             "a spectrum is for one network; pick one of the batch, as in net[0].hessian(x, y), "
             "or call H.top(k) for the extreme eigenvalues of all."
         )
-    no_residual = H.part == "hessian" and not to_numpy(H.slope).any()
+    no_residual = H.part == "hessian" and not to_numpy(H.gradient).any()
     too_large = None
     if H.part == "ggn" or no_residual:
         try:
@@ -38,9 +38,9 @@ def spectrum_of(H: LinearHessian) -> Spectrum:
         if twin.bound <= LARGEST_BLOCK:
             return Spectrum(twin.blocks(), "narrow twin")
     # The pair blocks are found in NumPy, out of PyTorch's sight.
-    if isinstance(H.bend, Separable) and not requires_gradient(H.slope, *H.weights):
+    if isinstance(H.loss_hessian, Separable) and not requires_gradient(H.gradient, *H.weights):
         chains = find_chains(H)
-        if chains.defect <= TOLERANCE * epsilon(H.slope):
+        if chains.defect <= TOLERANCE * epsilon(H.gradient):
             method = f"aligned pairs (off by {chains.defect:.0e}, tolerance {TOLERANCE} ε)"
             return Spectrum(PairReduction(H, chains).blocks(), method)
     if too_large is not None:

@@ -31,7 +31,7 @@ class Kind:
     """Chains that are alike.
 
     They exist in the same layers; `whole` ones carry from the input to the output, `null` ones have
-    no singular value and no slope, and can be exchanged.
+    no singular value and no gradient, and can be exchanged.
     """
 
     layers: tuple[int, ...]
@@ -70,7 +70,7 @@ class PairEntries:
 
     chains: Chains
     variance: Numbers
-    slope: Numbers
+    gradient: Numbers
 
     @cached_property
     def _below(self) -> Numbers:
@@ -150,15 +150,15 @@ class PairEntries:
         column: int,
     ) -> None:
         """Couple D_k[t, j] with D_l[j, t] for k > l."""
-        slope = self.slope[t]
-        if not slope.any():
+        gradient = self.gradient[t]
+        if not gradient.any():
             return
         for a, k in enumerate(upper):
             for b, l in enumerate(lower):  # noqa: E741
                 if k <= l:
                     continue
                 outer = self._above[k - 1, t] * self._below[l - 1, t]
-                value = slope * outer * self._middle(k, l)[j]
+                value = gradient * outer * self._middle(k, l)[j]
                 matrix[row + a, column + b] += value
                 matrix[column + b, row + a] += value
 
@@ -190,8 +190,8 @@ class PairReduction:
         self._hessian, self._chains = H, chains
         self._depth = len(H.weights)
         self._variance = chains.variance if H.part != "functional" else 0 * chains.variance
-        self._slope = chains.slope if H.part != "ggn" else 0 * chains.slope
-        self._entries = PairEntries(chains, self._variance, self._slope)
+        self._gradient = chains.gradient if H.part != "ggn" else 0 * chains.gradient
+        self._entries = PairEntries(chains, self._variance, self._gradient)
 
     def blocks(self) -> list[Subspaces]:
         """Return the direct sum that the Hessian is."""
@@ -208,7 +208,7 @@ class PairReduction:
         chains = self._chains
         exists = chains.place >= 0
         sizes = np.abs(chains.singular).max(axis=0, initial=0.0)
-        null = (sizes == 0) & (self._slope == 0)
+        null = (sizes == 0) & (self._gradient == 0)
         whole = np.asarray((np.abs(chains.singular) > 0).all(axis=0))
         groups: dict[tuple[Any, ...], list[int]] = {}
         spread = 1e-13 * float(np.abs(chains.variance).max(initial=0.0))
@@ -276,7 +276,7 @@ class PairReduction:
         def isometry(sibling: int) -> Isometry:
             return self._isometry(members(sibling), forward, backward)
 
-        reference = self._hessian.slope
+        reference = self._hessian.gradient
         return Subspaces(
             labels,
             isometry,

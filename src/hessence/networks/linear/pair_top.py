@@ -42,12 +42,12 @@ def largest_eigenvalue(chains: Chains) -> float:
 
 
 def _functional_squares(chains: Chains, below: Numbers, above: Numbers) -> Numbers:
-    """Return Σ_{k>l} of the squared couplings for slope of t and middle of j, (N, N)."""
+    """Return Σ_{k>l} of the squared couplings for gradient of t and middle of j, (N, N)."""
     depth, count = chains.singular.shape
     outer, middle = [], []
     for k in range(2, depth + 1):
         for l in range(1, k):  # noqa: E741 - the papers' letter
-            outer.append((above[k - 1] * below[l - 1] * chains.slope) ** 2)
+            outer.append((above[k - 1] * below[l - 1] * chains.gradient) ** 2)
             middle.append(np.prod(chains.singular[l : k - 1], axis=0) ** 2)
     if not outer:
         return np.zeros((count, count))
@@ -58,7 +58,7 @@ def _largest_of_pairs(chains: Chains, i: Numbers, j: Numbers) -> Numbers:
     """Return the largest eigenvalue of the block of each pair (i, j), (pairs,)."""
     depth = chains.singular.shape[0]
     layers = tuple(range(1, depth + 1))
-    entries = PairEntries(chains, chains.variance, chains.slope)
+    entries = PairEntries(chains, chains.variance, chains.gradient)
     same = bool((i == j).all())
     matrix = entries.matrices(i, j, layers, () if same else layers)
     # Coordinates that a pair does not have become zero rows, which add eigenvalues 0 only.

@@ -16,7 +16,7 @@ from functools import cached_property
 import array_api_compat as api
 
 from hessence._common.arrays import Array, constant, epsilon, numerical_rank, transpose
-from hessence.data.matrix_objectives import Bend, Dense, Separable
+from hessence.data.matrix_objectives import Dense, LossHessian, Separable
 from hessence.networks.linear.linear_hessian import LinearHessian
 from hessence.networks.scalar.products import HALF
 from hessence.networks.twin import narrow_twin
@@ -28,19 +28,19 @@ class TwinReduction:
     """The reduction of one two-layer network, its bases kept for the eigenvectors."""
 
     def __init__(self, H: LinearHessian) -> None:
-        self._xp = xp = api.array_namespace(H.slope)
+        self._xp = xp = api.array_namespace(H.gradient)
         self._hessian = H
         # All bases are constants: eigenvalues do not depend on them, and so gradients are right.
         self._basis = narrow_twin(*(constant(w) for w in H.weights)).basis
         self._width = int(self._basis.shape[-1])
-        left, singular, right = xp.linalg.svd(constant(H.slope), full_matrices=True)
-        self._rank = numerical_rank(singular, H.slope.shape, H.noise)
+        left, singular, right = xp.linalg.svd(constant(H.gradient), full_matrices=True)
+        self._rank = numerical_rank(singular, H.gradient.shape, H.noise)
         self._left, self._right = left, transpose(right)
-        self._slope = xp.matmul(transpose(left), xp.matmul(H.slope, self._right))
+        self._gradient = xp.matmul(transpose(left), xp.matmul(H.gradient, self._right))
         first, second = H.weights
         self._a = xp.matmul(transpose(left), xp.matmul(second, self._basis))
         self._b = xp.matmul(xp.matmul(transpose(self._basis), first), self._right)
-        self._bend = _turn(H.bend, left, self._right)
+        self._loss_hessian = _turn(H.loss_hessian, left, self._right)
 
     @property
     def bound(self) -> int:
@@ -71,7 +71,7 @@ class TwinReduction:
         matrix = xp.matmul(transpose(jacobian), self._bent(jacobian)) / 2
         # ⟨G', dA dB⟩ of every two directions. Only its first ρ rows and columns are not zero, but
         # a gradient sees the others move.
-        pulled = xp.matmul(self._slope, transpose(dB))
+        pulled = xp.matmul(self._gradient, transpose(dB))
         count, size = int(dA.shape[0]), int(dA.shape[1]) * int(dA.shape[2])
         swap = xp.matmul(
             xp.reshape(dA, (count, size)), transpose(xp.reshape(pulled, (count, size)))
@@ -112,7 +112,7 @@ class TwinReduction:
         xp, (outputs, inputs) = self._xp, (int(self._a.shape[0]), int(self._b.shape[1]))
         n = int(jacobian.shape[-1])
         matrices = xp.reshape(transpose(jacobian), (n, outputs, inputs))
-        return transpose(xp.reshape(self._bend(matrices), (n, outputs * inputs)))
+        return transpose(xp.reshape(self._loss_hessian(matrices), (n, outputs * inputs)))
 
     def _jacobian(self, dA: Array, dB: Array) -> Array:
         """Return dM' of directions as columns (K D, n)."""
@@ -164,7 +164,7 @@ class TwinReduction:
         eye = xp.eye(count, dtype=self._a.dtype, device=api.device(self._a))
         if count == 0:
             return eye, eye
-        seen = _seen(self._bend, constant(self._jacobian(*self._rest(eye, inside=True))))
+        seen = _seen(self._loss_hessian, constant(self._jacobian(*self._rest(eye, inside=True))))
         _, singular, right = xp.linalg.svd(seen, full_matrices=True)
         basis, keep = transpose(right), numerical_rank(singular, seen.shape)
         return basis[:, :keep], basis[:, keep:]
@@ -220,7 +220,7 @@ class TwinReduction:
             return of
 
         names = [f"/{i}" for i in range(self._rank)]
-        sigma = self._xp.linalg.diagonal(self._slope)[: self._rank]
+        sigma = self._xp.linalg.diagonal(self._gradient)[: self._rank]
         return [
             Subspaces(
                 ("bulk",), isometry(sign), self._spare, names, matrix=sign * sigma[:, None, None]
@@ -275,13 +275,13 @@ class TwinReduction:
         ]
 
 
-def _turn(bend: Bend, left: Array, right: Array) -> Bend:
+def _turn(loss_hessian: LossHessian, left: Array, right: Array) -> LossHessian:
     """Return the curvature in the coordinates dM' = Uᵀ dM V."""
     xp = api.array_namespace(left)
-    if isinstance(bend, Separable):
-        turned = xp.matmul(transpose(right), xp.matmul(bend.variance, right))
-        return Separable(turned, bend.outputs)
-    tensor = bend.tensor()
+    if isinstance(loss_hessian, Separable):
+        turned = xp.matmul(transpose(right), xp.matmul(loss_hessian.variance, right))
+        return Separable(turned, loss_hessian.outputs)
+    tensor = loss_hessian.tensor()
     outputs, inputs = int(left.shape[0]), int(right.shape[0])
     rotation = xp.reshape(
         left[:, None, :, None] * right[None, :, None, :], (outputs * inputs, outputs * inputs)
@@ -291,16 +291,16 @@ def _turn(bend: Bend, left: Array, right: Array) -> Bend:
     return Dense(xp.reshape(turned, (outputs, inputs, outputs, inputs)))
 
 
-def _seen(bend: Bend, jacobian: Array) -> Array:
+def _seen(loss_hessian: LossHessian, jacobian: Array) -> Array:
     """Return what the curvature sees of columns dM', (K D, n): S^½ dM' if S is not indefinite."""
     xp = api.array_namespace(jacobian)
     n = int(jacobian.shape[-1])
-    if isinstance(bend, Separable):
-        root, inputs = _root(constant(bend.variance)), int(bend.variance.shape[0])
-        shaped = xp.reshape(jacobian, (bend.outputs, inputs, n))
-        return xp.reshape(xp.matmul(root, shaped), (bend.outputs * inputs, n))
+    if isinstance(loss_hessian, Separable):
+        root, inputs = _root(constant(loss_hessian.variance)), int(loss_hessian.variance.shape[0])
+        shaped = xp.reshape(jacobian, (loss_hessian.outputs, inputs, n))
+        return xp.reshape(xp.matmul(root, shaped), (loss_hessian.outputs * inputs, n))
     size = int(jacobian.shape[0])
-    root = _root(xp.reshape(constant(bend.tensor()), (size, size)))
+    root = _root(xp.reshape(constant(loss_hessian.tensor()), (size, size)))
     return jacobian if root is None else xp.matmul(root, jacobian)
 
 

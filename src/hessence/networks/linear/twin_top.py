@@ -33,7 +33,7 @@ def top_of_twin(H: LinearHessian, k: int, which: str, options: dict[str, Any]) -
     width, twin_width = H.dims[1], H.dims[0] + H.dims[2]
     if width <= twin_width or k > twin_width * twin_width:
         return None
-    xp = api.array_namespace(H.slope)
+    xp = api.array_namespace(H.gradient)
     first, second = H.weights
     stack = xp.concat([first, xp.matrix_transpose(second)], axis=-1)
     basis, _ = xp.linalg.qr(stack)
@@ -42,7 +42,7 @@ def top_of_twin(H: LinearHessian, k: int, which: str, options: dict[str, Any]) -
     if options.get("v0") is not None:
         options = options | {"v0": _narrow(H, twin, basis, options["v0"])}
     found = top_of_stack(twin, k, which, options)
-    bulk = xp.linalg.svdvals(H.slope)[..., 0]
+    bulk = xp.linalg.svdvals(H.gradient)[..., 0]
     return _widen(H, twin, basis, found) if _encloses(found, bulk, which) else None
 
 

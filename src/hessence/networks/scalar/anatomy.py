@@ -75,8 +75,8 @@ def dissect(w: Array, v: Array, numbers: Gram, objective: Any) -> Anatomy:
     """Take the outlier pair's larger value apart."""
     xp = api.array_namespace(w)
     variance = objective.variance
-    slope = objective.slope(numbers.inner)
-    sharpness, other = outlier_pair(numbers, slope, objective.curvature(numbers.inner))
+    slope = objective.gradient(numbers.inner)
+    sharpness, other = outlier_pair(numbers, slope, objective.hessian(numbers.inner))
     radius = sharpness - other
     imbalance = variance * xp.vecdot(w + v, w - v)
     # The Gram determinant of w and v is a quarter of that of w + v and w − v; projecting one on the

@@ -40,7 +40,7 @@ class _Decoupled(UniformNetwork):
     def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
         """Return the gradient of the loss, flat, in the order (V, W), each row by row."""
         xp = api.array_namespace(self.W)
-        slope = self._objective(self._data(x, y), loss).slope(self._gram.inner)[..., None]
+        slope = self._objective(self._data(x, y), loss).gradient(self._gram.inner)[..., None]
         batch = self.batch_shape
         return xp.concat(
             [xp.reshape(slope * weight, (*batch, -1)) for weight in (self.W, self.V)], axis=-1
@@ -93,7 +93,7 @@ class DecoupledInputs(_Decoupled):
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
         """Return the Hessian of the loss as an operator."""
         objective = self._objective(self._data(x, y), loss)
-        slope, curvature = objective.slope(self._gram.inner), objective.curvature(self._gram.inner)
+        slope, curvature = objective.gradient(self._gram.inner), objective.hessian(self._gram.inner)
         if _is_diagonal(curvature):
             curvature = api.array_namespace(curvature).linalg.diagonal(curvature)
         names = [f"/x{d}" for d in range(int(self.W.shape[-2]))]
@@ -102,7 +102,7 @@ class DecoupledInputs(_Decoupled):
             # Each input is a scalar network of its own, and as accurate as one.
             variance = api.array_namespace(curvature).linalg.diagonal(objective.variance)
             single = Quadratic(variance, objective.covariance, objective.square)
-            slope, far = single.slope(self._gram.inner), single.far_slope(self._gram.inner)
+            slope, far = single.gradient(self._gram.inner), single.far_gradient(self._gram.inner)
         return Products(self.W, self.V, slope, curvature, self._gram, suffixes=names, far_slope=far)
 
     def _predict(self, inputs: Array) -> Array:
@@ -163,10 +163,10 @@ class DecoupledOutputs(_Decoupled):
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
         """Return the Hessian of the loss as an operator."""
         objective = self._objective(self._data(x, y), loss)
-        slope, curvature = objective.slope(self._gram.inner), objective.curvature(self._gram.inner)
+        slope, curvature = objective.gradient(self._gram.inner), objective.hessian(self._gram.inner)
         names = [f"/y{k}" for k in range(int(self.W.shape[-2]))]
         exact = isinstance(objective, Quadratic)
-        far = objective.far_slope(self._gram.inner) if exact else None
+        far = objective.far_gradient(self._gram.inner) if exact else None
         return Products(self.W, self.V, slope, curvature, self._gram, suffixes=names, far_slope=far)
 
     def _predict(self, inputs: Array) -> Array:

@@ -138,7 +138,9 @@ class ScalarDescent(Descent):
         """Take one step along the lines, or on the weights where a unit changes its sign."""
         weights = state.weights
         if weights.velocity is None:
-            gradient = self._evaluate("slope", gram_along(weights.numbers, state.multiples).inner)
+            gradient = self._evaluate(
+                "gradient", gram_along(weights.numbers, state.multiples).inner
+            )
             velocity = momentum * state.velocity
             velocity = velocity + gradient[..., None] * OPPOSITE * state.multiples
             multiples = state.multiples - lr * velocity
@@ -150,7 +152,7 @@ class ScalarDescent(Descent):
         weights = state.weights
         w, v = weights.spread(state.multiples, dead=1.0)
         here = self._at(w, v).weights
-        gradient = self._evaluate("slope", here.numbers.inner) @ here.masks
+        gradient = self._evaluate("gradient", here.numbers.inner) @ here.masks
         old = weights.velocity or weights.spread(state.velocity, dead=0.0)
         velocity = momentum * old[0] + gradient * v, momentum * old[1] + gradient * w
         return self._at(w - lr * velocity[0], v - lr * velocity[1], velocity if momentum else None)
@@ -184,8 +186,8 @@ class ScalarDescent(Descent):
 
     def _report(self, numbers: Gram, units: Numbers) -> dict[str, Any]:
         """Turn Gram numbers (steps + 1, ..., C) into what is told, units (steps + 1, C)."""
-        gradient = self._evaluate("slope", numbers.inner)
-        curvature = self._evaluate("curvature", numbers.inner)
+        gradient = self._evaluate("gradient", numbers.inner)
+        curvature = self._evaluate("hessian", numbers.inner)
         upper, lower = outlier_pair(numbers, gradient, curvature)
         units = units.reshape(units.shape[0], *(1,) * (gradient.ndim - 2), units.shape[-1])
         pair = np.where(units > 0, upper, -np.inf)

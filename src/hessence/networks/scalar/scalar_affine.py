@@ -50,7 +50,7 @@ class ScalarAffine(ScalarNetwork):
     def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
         """Return the gradient of the loss, flat, in the order (v, b, w)."""
         xp = api.array_namespace(self.w)
-        slope = self._objective(self._data(x, y), loss).slope(self._coefficients)
+        slope = self._objective(self._data(x, y), loss).gradient(self._coefficients)
         of_v, of_b = slope[..., 0:1], slope[..., 1:2]
         return xp.concat([of_v * self.w, of_b * self.w, of_v * self.v + of_b * self.b], axis=-1)
 
@@ -61,7 +61,7 @@ class ScalarAffine(ScalarNetwork):
         objective = self._objective(self._data(x, y), loss)
         beta = self._coefficients
         return AffineHessian(
-            self.w, self.v, self.b, objective.slope(beta), objective.curvature(beta)
+            self.w, self.v, self.b, objective.gradient(beta), objective.hessian(beta)
         )
 
     @cached_property

@@ -60,13 +60,13 @@ class ScalarLinear(ScalarNetwork):
     def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
         """Return the gradient ℓ′(g) · (w, v) of the loss, flat, in the order (v, w)."""
         xp = api.array_namespace(self.w)
-        slope = self._objective(self._data(x, y), loss).slope(self._gram.inner)
+        slope = self._objective(self._data(x, y), loss).gradient(self._gram.inner)
         return slope[..., None] * xp.concat([self.w, self.v], axis=-1)
 
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
         """Return the Hessian of the loss as an operator."""
         objective = self._objective(self._data(x, y), loss)
-        slope, curvature = objective.slope(self._gram.inner), objective.curvature(self._gram.inner)
+        slope, curvature = objective.gradient(self._gram.inner), objective.hessian(self._gram.inner)
         return Products(
             self.w[..., None, :],
             self.v[..., None, :],
@@ -74,7 +74,7 @@ class ScalarLinear(ScalarNetwork):
             curvature[..., None],
             self._gram.at(None),
             suffixes=("",),
-            far_slope=objective.far_slope(self._gram.inner)[..., None]
+            far_slope=objective.far_gradient(self._gram.inner)[..., None]
             if isinstance(objective, Quadratic)
             else None,
         )

@@ -94,9 +94,9 @@ class ScalarReLU(ScalarNetwork):
                 KinkWarning,
             )
         inner = self._gram.inner
-        curvature = [o.curvature(inner[..., c]) for c, o in enumerate(objectives[:2])]
+        curvature = [o.hessian(inner[..., c]) for c, o in enumerate(objectives[:2])]
         far = [
-            o.far_slope(inner[..., c])
+            o.far_gradient(inner[..., c])
             for c, o in enumerate(objectives[:2])
             if isinstance(o, Quadratic)
         ]
@@ -199,7 +199,7 @@ class ScalarReLU(ScalarNetwork):
     def _slopes(self, objectives: CellObjectives) -> Array:
         xp = api.array_namespace(self.w)
         inner = self._gram.inner
-        return xp.stack([o.slope(inner[..., c]) for c, o in enumerate(objectives[:2])], axis=-1)
+        return xp.stack([o.gradient(inner[..., c]) for c, o in enumerate(objectives[:2])], axis=-1)
 
     def _value(self, objective: CellObjectives) -> Array:
         inner = self._gram.inner
