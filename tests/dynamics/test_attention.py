@@ -104,3 +104,17 @@ def test_bad_input(changes, words):
         hs.gradient_descent(
             hs.ScalarLinear([1.0], [1.0]), [1.0], [1.0], lr=0.1, steps=1, mask=np.ones(1, bool)
         )
+
+
+def test_any_embedding_dimension_trains_on_its_weights():
+    rng = np.random.default_rng(6)
+    net = hs.MatrixAttention(rng.normal(size=(2, 1)), *rng.normal(size=(2, 2, 3)))
+    x, y = rng.normal(size=(3, 4, 2)), rng.normal(size=(3, 4, 1))
+    t = hs.gradient_descent(net, x, y, lr=0.1, steps=8)
+    theta = np.asarray(net.parameters())
+    for step in range(9):
+        here = net.with_parameters(theta)
+        np.testing.assert_allclose(t[step].parameters(), theta, rtol=1e-12)
+        top = np.linalg.eigvalsh(here.hessian(x, y).dense())[-1]
+        assert float(t.sharpness[step]) == pytest.approx(top, rel=1e-11)
+        theta = theta - 0.1 * here.gradient(x, y)

@@ -90,6 +90,43 @@ def test_against_autodiff(seed, d, keys, outputs, n, loss):
     check(*instance(seed, d, keys, outputs, n=n, loss=loss), loss)
 
 
+@pytest.mark.parametrize("loss", ["mse", "cross-entropy"])
+@pytest.mark.parametrize("units", [(1e-9, 1.0), (1e4, 1e-3)])
+def test_features_in_any_units(units, loss):
+    net, x, y = instance(6, loss=loss)
+    weights = [(w.T / np.sqrt(units)).T for w in (net.W_q, net.W_k)]
+    check(hs.MatrixAttention(net.W_v, *weights), x * units, y, loss)
+
+
+@pytest.mark.parametrize("sink", [0.0, 1.5])
+def test_a_mask_is_as_good_as_shorter_sequences(sink):
+    net, x, y = instance(7, sequences=1, n=5)
+    net = net.with_sink(sink)
+    mask = np.asarray([[False, True, True, False, True]])
+    short = net.hessian(x[:, mask[0]], y[:, mask[0]])
+    hidden = np.where(mask[..., None], x, 1e6), np.where(mask[..., None], y, -1e6)
+    masked = net.hessian(*hidden, mask=mask)
+    size = np.abs(short.dense()).max()
+    np.testing.assert_allclose(masked.dense(), short.dense(), rtol=0, atol=1e-13 * size)
+    assert float(net.loss(*hidden, mask=mask)) == pytest.approx(
+        float(net.loss(x[:, mask[0]], y[:, mask[0]])), rel=1e-13
+    )
+
+
+def test_gradients_flow_through_the_sharpness():
+    net, x, y = instance(8, keys=6)
+    theta = torch.tensor(np.asarray(net.parameters()), requires_grad=True)
+    base = hs.MatrixAttention(*(torch.tensor(np.asarray(w)) for w in (net.W_v, net.W_q, net.W_k)))
+    here = base.with_parameters(theta).hessian(torch.tensor(x), torch.tensor(y))
+    (slope,) = torch.autograd.grad(here.spectrum().sharpness, theta)
+    for i in range(0, len(theta), 5):
+        step = np.zeros(len(theta))
+        step[i] = 1e-5
+        moved = (net.with_parameters(net.parameters() + s * step) for s in (1, -1))
+        plus, minus = (float(n.hessian(x, y).spectrum().sharpness) for n in moved)
+        assert float(slope[i]) == pytest.approx((plus - minus) / 2e-5, rel=1e-6, abs=1e-8)
+
+
 def test_one_dimension_agrees_with_the_scalar_layer():
     net, x, y = instance(1, d=1, keys=6, outputs=1)
     scalar = hs.SelfAttention(net.W_v[0, 0], net.W_q[0], net.W_k[0])
@@ -140,7 +177,7 @@ def test_unused_keys_and_zero_weights():
         (lambda n, x, y: n.hessian(x, None), "y is missing"),
         (lambda n, x, y: n.hessian(x, np.full((2, 4), 7), "cross-entropy"), "class indices"),
         (lambda n, x, y: n.hessian(x, y, "none"), "loss must be one of"),
-        (lambda n, x, y: n.with_parameters(np.ones(3)), "theta must have shape"),
+        (lambda n, x, y: n.with_parameters(np.ones(3)), "theta must have 24 entries"),
     ],
 )
 def test_bad_input(make, words):

@@ -14,32 +14,25 @@ times.
 from __future__ import annotations
 
 import math
-from functools import cached_property
-from typing import Any, Self
+from typing import ClassVar, Self
 
-import numpy as np
+import array_api_compat as api
 
-from hessence._common.arrays import (
-    Array,
-    Numbers,
-    floating,
-    like,
-    require_same_shape,
-    require_shape,
-    to_numpy,
-)
-from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss
+from hessence._common.arrays import Array, floating, require_same_shape, require_shape, transpose
+from hessence.data.losses import PointwiseLoss
+from hessence.networks.attention.activations import Softmax
+from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
 from hessence.networks.attention.matrix_attention_hessian import (
-    LocalHessian,
     MatrixAttentionHessian,
+    TokenMoments,
 )
 
 
-class MatrixAttention:
+class MatrixAttention(AttentionNetwork):
     """f(X) = softmax(X W_Q W_Kᵀ Xᵀ/√d_K) X W_V, with parameters ordered (W_V, W_Q, W_K).
 
-    The loss is the mean over all tokens of all sequences of ½ ‖f − y‖², or of the cross-entropy
-    over the outputs.
+    The loss is the mean over the tokens of a sequence of ½ ‖f − y‖², or of the cross-entropy over
+    the outputs, averaged over a batch of sequences.
 
     Parameters
     ----------
@@ -62,6 +55,9 @@ class MatrixAttention:
     (306, 'narrow twin', [44, 44, 44, 44, 44, 44])
     """
 
+    rank: ClassVar[int] = 2
+    token: ClassVar[tuple[str, ...]] = ("d",)
+
     def __init__(self, W_v: Array, W_q: Array, W_k: Array, *, sink: float = 0.0) -> None:
         _, self.W_v, self.W_q, self.W_k = floating(W_v=W_v, W_q=W_q, W_k=W_k)
         require_shape("W_q", self.W_q, ("d", "d_K"), batch=False)
@@ -71,37 +67,32 @@ class MatrixAttention:
         if not math.isfinite(self.sink):
             raise ValueError(f"sink must be finite, got {sink}.")
 
+    @property
+    def _weights(self) -> dict[str, Array]:
+        return {"W_v": self.W_v, "W_q": self.W_q, "W_k": self.W_k}
+
+    def _rebuild(self, weights: dict[str, Array]) -> Self:
+        return type(self)(**weights, sink=self.sink)
+
     def with_sink(self, strength: float) -> Self:
         """Return the network whose scores for the first token are raised by `strength`."""
-        return type(self)(self.W_v, self.W_q, self.W_k, sink=strength)
+        return type(self)(**self._weights, sink=strength)
 
-    def __call__(self, x: Array) -> Array:
-        """Return the predictions (batch, n, d_V), or (n, d_V) for a single sequence."""
-        tokens, single = self._tokens(x)
-        f = self._mean(tokens)[1] @ self._plain[0]
-        return like(f[0] if single else f, self.W_v)
-
-    def attention(self, x: Array) -> Array:
-        """Return the attention matrices (batch, n, n), or (n, n) for a single sequence."""
-        tokens, single = self._tokens(x)
-        weights = self._mean(tokens)[0]
-        return like(weights[0] if single else weights, self.W_v)
-
-    def loss(self, x: Array, y: Array, loss: str | PointwiseLoss = "mse") -> Array:
-        """Return the mean loss over all tokens."""
-        tokens, targets, pointwise = self._data(x, y, loss)
-        f = self._flat(self._mean(tokens)[1]) @ self._plain[0]
-        return like(pointwise.value(f, targets).sum() / len(f), self.W_v)[()]
-
-    def gradient(self, x: Array, y: Array, loss: str | PointwiseLoss = "mse") -> Array:
+    def gradient(
+        self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse", *, mask: Array = None
+    ) -> Array:
         """Return the gradient of the loss, flat, in the order (W_V, W_Q, W_K)."""
-        local = self._local(x, y, loss)
-        _, W_q, W_k = self._plain
-        parts = (local.value_slope, local.slope @ W_k, local.slope.T @ W_q)
-        return like(np.concatenate([part.ravel() for part in parts]), self.W_v)
+        moments = self._moments(*self._with_targets(x, y, loss, mask))
+        xp, on_scores = api.array_namespace(self.W_v), moments.gradient
+        parts = (
+            moments.value_gradient,
+            xp.matmul(on_scores, self.W_k),
+            xp.matmul(transpose(on_scores), self.W_q),
+        )
+        return xp.concat([xp.reshape(part, (-1,)) for part in parts])
 
     def hessian(
-        self, x: Array, y: Array, loss: str | PointwiseLoss = "mse"
+        self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse", *, mask: Array = None
     ) -> MatrixAttentionHessian:
         """Return the Hessian of the loss as an operator.
 
@@ -113,94 +104,60 @@ class MatrixAttention:
             Targets; class indices (batch, n) will do for the cross-entropy.
         loss : str or object
             ``"mse"``, ``"cross-entropy"``, or what :mod:`hessence.data.losses` describes.
+        mask : array of bool (batch, n) or (n,), optional
+            True for the tokens that exist, as for :class:`SelfAttention`.
         """
-        return MatrixAttentionHessian(self.W_v, self.W_q, self.W_k, self._local(x, y, loss))
-
-    def parameters(self) -> Array:
-        """Return all parameters as one vector."""
-        return like(np.concatenate([a.ravel() for a in self._plain]), self.W_v)
-
-    def with_parameters(self, theta: Array) -> Self:
-        """Return the network of this shape whose parameter vector is `theta`."""
-        xp, theta = floating(("W_v", self.W_v), theta=theta)
-        shapes = [tuple(w.shape) for w in (self.W_v, self.W_q, self.W_k)]
-        sizes = [int(np.prod(shape)) for shape in shapes]
-        require_shape("theta", theta, (sum(sizes),), batch=False)
-        ends = np.cumsum([0, *sizes])
-        pieces = [
-            xp.reshape(theta[int(a) : int(b)], shape)
-            for a, b, shape in zip(ends[:-1], ends[1:], shapes, strict=True)
-        ]
-        return type(self)(*pieces, sink=self.sink)
+        moments = self._moments(*self._with_targets(x, y, loss, mask))
+        return MatrixAttentionHessian(self.W_v, self.W_q, self.W_k, moments)
 
     def __repr__(self) -> str:
-        d, keys = (int(s) for s in self.W_q.shape)
-        return f"MatrixAttention(d={d}, d_K={keys}, d_V={int(self.W_v.shape[1])})"
+        (d, keys), outputs = map(int, self.W_q.shape), int(self.W_v.shape[1])
+        sink = ["with a sink"] if self.sink else []
+        return self._described({"d": d, "d_K": keys, "d_V": outputs}, *sink)
 
-    @cached_property
-    def _plain(self) -> tuple[Numbers, Numbers, Numbers]:
-        a, b, c = (to_numpy(w).astype(np.float64) for w in (self.W_v, self.W_q, self.W_k))
-        return a, b, c
+    @property
+    def _sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        d, outputs = map(int, self.W_v.shape)
+        return (d,), (outputs,)
 
-    def _tokens(self, x: Any) -> tuple[Numbers, bool]:
-        _, x = floating(("W_v", self.W_v), x=x)
-        single = x.ndim == 2
-        shape: tuple[int | str, ...] = ("n", int(self.W_q.shape[0]))
-        require_shape("x", x, shape if single else ("batch", *shape), batch=False)
-        plain = to_numpy(x).astype(np.float64)
-        return (plain[None] if single else plain), single
+    @property
+    def _scale(self) -> float:
+        return float(int(self.W_q.shape[1]) ** -0.5)
 
-    def _data(self, x: Any, y: Any, loss: Any) -> tuple[Numbers, Numbers, PointwiseLoss]:
-        tokens, _ = self._tokens(x)
-        pointwise = as_loss(loss, coupled=True)
-        outputs = int(self.W_v.shape[1])
-        if y is None:
-            raise ValueError("y is missing: give the targets.")
-        shape = np.shape(x) if not hasattr(x, "shape") else tuple(x.shape)
-        raw = np.asarray(to_numpy(y) if hasattr(y, "shape") else y)
-        if isinstance(pointwise, CrossEntropy) and raw.dtype.kind in "iu":
-            require_shape("y", raw, shape[:-1], batch=False)
-            if raw.size and (raw.min() < 0 or raw.max() >= outputs):
-                raise ValueError(f"y must hold class indices from 0 to {outputs - 1}.")
-            targets = np.eye(outputs)[raw]
-        else:
-            targets = to_numpy(floating(("W_v", self.W_v), y=y)[1]).astype(np.float64)
-            require_shape("y", targets, (*shape[:-1], outputs), batch=False)
-        return tokens, targets.reshape(-1, outputs), pointwise
+    def _attention(self, batch: Sequences) -> Array:
+        xp = api.array_namespace(batch.x)
+        queries, keys = xp.matmul(batch.x, self.W_q), xp.matmul(batch.x, self.W_k)
+        scores = self._scale * xp.matmul(queries, transpose(keys)) + self.sink * batch.first
+        return Softmax().along(scores, 0 * scores, batch.keys)[0]
 
-    def _mean(self, tokens: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the attention (B, n, n) and the mean tokens h (B, n, d)."""
-        _, W_q, W_k = self._plain
-        scores = tokens @ (W_q @ W_k.T) @ tokens.swapaxes(1, 2) / W_q.shape[1] ** 0.5
-        scores[..., 0] += self.sink
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights /= weights.sum(axis=-1, keepdims=True)
-        return weights, weights @ tokens
+    def _predict(self, batch: Sequences) -> Array:
+        xp = api.array_namespace(batch.x)
+        return xp.matmul(xp.matmul(self._attention(batch), batch.x), self.W_v)
 
-    @staticmethod
-    def _flat(tokens: Numbers) -> Numbers:
-        return tokens.reshape(-1, tokens.shape[-1])
-
-    def _local(self, x: Any, y: Any, loss: Any) -> LocalHessian:
-        """Return first and second derivatives of the loss in (W_V, M)."""
-        tokens, targets, pointwise = self._data(x, y, loss)
-        W_v, W_q, _ = self._plain
-        weights, mean = self._mean(tokens)
-        scale = W_q.shape[1] ** -0.5
-        gap = tokens[:, None, :, :] - mean[:, :, None, :]
-        covariance = np.einsum("bij,bijc,bije->bice", weights, gap, gap, optimize=True)
-        count = tokens.shape[0] * tokens.shape[1]
-        h, x_flat = self._flat(mean), self._flat(tokens)
-        spread = covariance.reshape(count, *covariance.shape[2:])
-        f = h @ W_v
-        first = pointwise.first(f, targets) / count
-        second = pointwise.second(f, targets) / count
-        if second.ndim == 2:
-            second = second[:, :, None] * np.eye(second.shape[1])
-        pull = (first @ W_v.T).reshape(mean.shape)
-        # The third moment is only needed along the pull of the residual.
-        along = np.einsum("bijc,bic->bij", gap, pull, optimize=True)
-        skew = np.einsum("bij,bij,bijc,bije->bice", weights, along, gap, gap, optimize=True)
-        return LocalHessian.assemble(
-            x_flat, h, spread, skew.reshape(spread.shape), W_v, first, second, scale
-        )
+    def _moments(self, batch: Sequences, loss: PointwiseLoss) -> TokenMoments:
+        """Return what the Hessian needs of each of the T tokens."""
+        xp = api.array_namespace(batch.x)
+        attention = self._attention(batch)
+        mean = xp.matmul(attention, batch.x)
+        f = xp.matmul(mean, self.W_v)
+        counts = batch.weights[..., None]
+        first = counts * loss.first(f, batch.y)
+        second = loss.second(f, batch.y)
+        second = (counts if second.ndim == 3 else counts[..., None]) * second
+        gap = batch.x[:, None, :, :] - mean[:, :, None, :]
+        weighted = attention[..., None] * gap
+        # The third moment is only needed along the gradient in h, W_V φ′.
+        along = xp.matmul(gap, xp.matmul(first, transpose(self.W_v))[..., None])
+        flat = [
+            xp.reshape(part, (-1, *part.shape[2:]))
+            for part in (
+                batch.x,
+                mean,
+                xp.matmul(transpose(gap), weighted),
+                xp.matmul(transpose(gap), along * weighted),
+                first,
+                second,
+            )
+        ]
+        x, mean, covariance, skew, first, second = flat
+        return TokenMoments(x, mean, covariance, skew, first, second, self.W_v, self._scale)

@@ -1,73 +1,76 @@
-"""The Hessian of a self-attention layer of any embedding dimension, and its narrow twin."""
+"""The Hessian of a self-attention layer of any embedding dimension, token by token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
-import numpy as np
+import array_api_compat as api
 
-from hessence._common.arrays import Array, Numbers, like, to_numpy
+from hessence._common.arrays import Array, constant, transpose
 from hessence.networks.linear.ggn_blocks import LARGEST_BLOCK
-from hessence.networks.scalar.products import HALF, Part
 from hessence.networks.twin import narrow_twin
 from hessence.spectra.frames import Frame
 from hessence.spectra.operators import Hessian
 from hessence.spectra.spectrum import Spectrum
-from hessence.spectra.subspaces import Isometry, Subspaces
+from hessence.spectra.subspaces import Columns, Isometry, Subspaces
+
+HALF = 0.5**0.5
 
 
 @dataclass(frozen=True)
-class LocalHessian:
-    """First and second derivatives of a loss in (W_V, M), as dense matrices.
+class TokenMoments:
+    """What the Hessian in (W_V, M) needs of the T tokens of a batch.
 
     Attributes
     ----------
-    value_slope : array (d, d_V)
-        ∂ℓ/∂W_V.
-    slope : array (d, d)
-        G = ∂ℓ/∂M.
-    ggn, functional : array (d d_V + d², d d_V + d²)
-        The two parts of the Hessian in (W_V, M).
+    x, mean : array (T, d)
+        The tokens, and what they attend to: h = A x.
+    covariance, skew : array (T, d, d)
+        The covariance C of the tokens under the attention, and their third central moment
+        contracted with the gradient W_V φ′ of the loss in h.
+    first : array (T, d_V)
+        The gradient φ′ of the loss in the predictions, over the number of tokens.
+    second : array (T, d_V) or (T, d_V, d_V)
+        Its second derivative, over the number of tokens; a matrix where the loss couples outputs.
+    W_v : array (d, d_V)
+        The value weights.
+    scale : float
+        1/√d_K.
     """
 
-    value_slope: Numbers
-    slope: Numbers
-    ggn: Numbers
-    functional: Numbers
+    x: Array
+    mean: Array
+    covariance: Array
+    skew: Array
+    first: Array
+    second: Array
+    W_v: Array
+    scale: float
 
-    @classmethod
-    def assemble(
-        cls,
-        x: Numbers,
-        h: Numbers,
-        spread: Numbers,
-        skew: Numbers,
-        W_v: Numbers,
-        first: Numbers,
-        second: Numbers,
-        scale: float,
-    ) -> LocalHessian:
-        """Sum over tokens; `skew` is the third moment contracted with the pull W_V φ′."""
-        d, outputs = W_v.shape
-        tokens = len(x)
-        carried = scale * spread @ W_v
-        on_value = np.einsum("tc,kl->tkcl", h, np.eye(outputs)).reshape(tokens, outputs, -1)
-        on_scores = np.einsum("ta,tbk->tkab", x, carried).reshape(tokens, outputs, d * d)
-        jacobian = np.concatenate([on_value, on_scores], axis=-1)
-        weighted = second @ jacobian
-        size = jacobian.shape[-1]
-        ggn = jacobian.reshape(-1, size).T @ weighted.reshape(-1, size)
-        functional = np.zeros((size, size))
-        split = d * outputs
-        mixed = scale * np.einsum("tk,ta,tbc->abck", first, x, spread, optimize=True)
-        functional[split:, :split] = mixed.reshape(d * d, split)
-        functional[:split, split:] = functional[split:, :split].T
-        bent = scale**2 * np.einsum("ta,te,tbf->abef", x, x, skew, optimize=True)
-        functional[split:, split:] = bent.reshape(d * d, d * d)
-        slope = np.einsum("ta,tbk,tk->ab", x, carried, first, optimize=True)
-        return cls(h.T @ first, slope, (ggn + ggn.T) / 2, (functional + functional.T) / 2)
+    @cached_property
+    def response(self) -> Array:
+        """C W_V/√d_K: how the predictions change with dMᵀ x, (T, d, d_V)."""
+        return self.scale * api.array_namespace(self.x).matmul(self.covariance, self.W_v)
+
+    @property
+    def value_gradient(self) -> Array:
+        """∂ℓ/∂W_V, (d, d_V)."""
+        return api.array_namespace(self.x).matmul(transpose(self.mean), self.first)
+
+    @cached_property
+    def gradient(self) -> Array:
+        """G = ∂ℓ/∂M, (d, d)."""
+        xp = api.array_namespace(self.x)
+        return xp.matmul(transpose(self.x), xp.matmul(self.response, self.first[..., None])[..., 0])
+
+    def bend(self, df: Array) -> Array:
+        """Apply the loss's second derivative to changes (T, d_V, k) of the predictions."""
+        if self.second.ndim == 2:
+            return self.second[..., None] * df
+        return api.array_namespace(df).matmul(self.second, df)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,13 +80,13 @@ class MatrixAttentionHessian(Hessian):
     W_v: Array
     W_q: Array
     W_k: Array
-    local: LocalHessian
-    part: Part = "hessian"
+    moments: TokenMoments
+    part: Literal["hessian", "ggn", "functional"] = "hessian"
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the matrix."""
-        p = int(np.prod(self.W_v.shape)) + 2 * int(np.prod(self.W_q.shape))
+        p = math.prod(self.W_v.shape) + 2 * math.prod(self.W_q.shape)
         return (p, p)
 
     @property
@@ -100,156 +103,152 @@ class MatrixAttentionHessian(Hessian):
     def _reference(self) -> Array:
         return self.W_v
 
-    @cached_property
-    def _core(self) -> Numbers:
-        match self.part:
-            case "ggn":
-                return self.local.ggn
-            case "functional":
-                return self.local.functional
-        return self.local.ggn + self.local.functional
-
-    @cached_property
-    def _slope(self) -> Numbers:
-        return self.local.slope if self.part != "ggn" else 0 * self.local.slope
-
-    @cached_property
-    def _weights(self) -> tuple[Numbers, Numbers]:
-        q, k = (to_numpy(w).astype(np.float64) for w in (self.W_q, self.W_k))
-        return q, k
-
     def _apply(self, columns: Array) -> Array:
-        W_q, W_k = self._weights
-        result = _multiply(self._core, self._slope, W_q, W_k, to_numpy(columns))
-        return like(result, columns)
+        xp, t = api.array_namespace(columns), self.moments
+        dV, dQ, dK = self._split(columns)
+        dM = _times(dQ, transpose(self.W_k)) + _act(self.W_q, xp.permute_dims(dK, (1, 0, 2)))
+        z = t.scale * _act(t.x, dM)
+        dh = xp.matmul(t.covariance, z)
+        on_value, on_z = 0 * dV, 0 * z
+        if self.part != "functional":
+            df = _act(t.mean, dV) + xp.matmul(transpose(self.W_v), dh)
+            bent = t.bend(df)
+            on_value = on_value + _act(transpose(t.mean), bent)
+            on_z = on_z + xp.matmul(t.covariance, xp.matmul(self.W_v, bent))
+        if self.part != "ggn":
+            swapped = xp.permute_dims(dV, (1, 0, 2))
+            on_value = on_value + xp.permute_dims(_act(transpose(t.first), dh), (1, 0, 2))
+            pull = xp.matmul(t.covariance, _act(t.first, swapped))
+            on_z = on_z + pull + xp.matmul(t.skew, z)
+        on_scores = t.scale * _act(transpose(t.x), on_z)
+        on_q = _times(on_scores, self.W_k)
+        on_k = _times(xp.permute_dims(on_scores, (1, 0, 2)), self.W_q)
+        if self.part != "ggn":
+            on_q = on_q + _act(t.gradient, dK)
+            on_k = on_k + _act(transpose(t.gradient), dQ)
+        return self._join(on_value, on_q, on_k)
+
+    def _split(self, columns: Array) -> list[Array]:
+        """Cut parameter vectors (p, k) into (d, d_V, k), (d, d_K, k) and (d, d_K, k)."""
+        xp, pieces, start = api.array_namespace(columns), [], 0
+        for weight in (self.W_v, self.W_q, self.W_k):
+            end = start + math.prod(weight.shape)
+            pieces.append(xp.reshape(columns[start:end, :], (*weight.shape, -1)))
+            start = end
+        return pieces
+
+    def _join(self, *pieces: Array) -> Array:
+        xp = api.array_namespace(*pieces)
+        return xp.concat([xp.reshape(piece, (-1, piece.shape[-1])) for piece in pieces], axis=0)
 
     def trace(self) -> Array:
-        """Return tr(J Jᵀ H), H in (W_V, M); the swap of dW_Q and dW_K has no diagonal."""
-        W_q, W_k = self._weights
-        d = len(W_q)
-        values = len(self._core) - d * d
-        bent = self._core[values:, values:].reshape(d, d, d, d)
-        scores = np.einsum("abae,be->", bent, W_k @ W_k.T) + np.einsum(
-            "abeb,ae->", bent, W_q @ W_q.T
-        )
-        return like(np.trace(self._core[:values, :values]) + scores, self.W_v)[()]
+        """Return the trace; the swap of dW_Q and dW_K with G has no diagonal."""
+        xp, t = api.array_namespace(self.W_v), self.moments
+        x, x_q = t.x, xp.matmul(t.x, self.W_q)
+        long, turned = xp.sum(x * x, axis=-1), xp.sum(x_q * x_q, axis=-1)
+        total = xp.zeros_like(long[0])
+        if self.part != "functional":
+            # |h|² tr φ″, and with R = C W_V/√d_K: tr(φ″ RᵀR) and tr(φ″ Rᵀ W_K W_Kᵀ R).
+            outputs = t.response.shape[-1]
+            eye = xp.eye(outputs, dtype=self.dtype, device=api.device(self.W_v))
+            squares = xp.sum(t.mean * t.mean, axis=-1)
+            total = total + xp.sum(squares * xp.sum(t.bend(eye[None, ...]) * eye, axis=(-2, -1)))
+            for weights, factor in ((turned, t.response), (long, self._through_keys(t.response))):
+                bent = t.bend(transpose(factor))
+                total = total + xp.sum(weights * xp.sum(transpose(factor) * bent, axis=(-2, -1)))
+        if self.part != "ggn":
+            keys = xp.matmul(self.W_k, transpose(self.W_k))
+            skew = turned * xp.sum(xp.linalg.diagonal(t.skew), axis=-1)
+            skew = skew + long * xp.sum(t.skew * keys, axis=(-2, -1))
+            total = total + t.scale**2 * xp.sum(skew)
+        return total
+
+    def _through_keys(self, response: Array) -> Array:
+        return api.array_namespace(response).matmul(transpose(self.W_k), response)
 
     def squared_norm(self) -> Array:
-        """Return the sum of all squared entries: those in the hidden span, and the swap outside."""
-        twin = self._twin
-        inside = self._twin_matrix
-        spare = int(self.W_q.shape[1]) - twin.shape[1]
-        outside = 2 * spare * float((self._slope**2).sum())
-        return like((inside**2).sum() + outside, self.W_v)[()]
-
-    def _reduced(self, W_q: Numbers, W_k: Numbers) -> tuple[Numbers, Numbers]:
-        """Return Jᵀ H J and the swap with G, for weights of any inner width."""
-        d, width = W_q.shape
-        values = len(self._core) - d * d
-        eye = np.eye(d)
-        # dM = dW_Q W_Kᵀ + W_Q dW_Kᵀ, columns in the order (dW_Q, dW_K), each row by row.
-        by_q = np.einsum("ae,bm->abem", eye, W_k).reshape(d * d, d * width)
-        by_k = np.einsum("am,be->abem", W_q, eye).reshape(d * d, d * width)
-        jacobian = np.zeros((len(self._core), values + 2 * d * width))
-        jacobian[:values, :values] = np.eye(values)
-        jacobian[values:, values:] = np.concatenate([by_q, by_k], axis=1)
-        matrix = jacobian.T @ self._core @ jacobian
-        swap = np.zeros_like(matrix)
-        couple = np.einsum("ab,mn->ambn", self._slope, np.eye(width)).reshape(d * width, -1)
-        middle = values + d * width
-        swap[values:middle, middle:] = couple
-        swap[middle:, values:middle] = couple.T
-        return matrix, swap
+        """Return the sum of all squared entries: of H on the twin, and of the swap outside it."""
+        xp = api.array_namespace(self.W_v)
+        eye = xp.eye(self._twin_size, dtype=self.dtype, device=api.device(self.W_v))
+        inside = self @ self._embed(eye)
+        total = xp.sum(inside * inside)
+        if self.part == "ggn":
+            return total
+        spare = int(self.W_q.shape[1]) - self._frame.rank
+        return total + 2 * spare * xp.sum(self.moments.gradient**2)
 
     @cached_property
-    def _twin(self) -> Numbers:
-        """An orthonormal basis (d_K, r) of the key directions in use."""
-        W_q, W_k = self._weights
-        return np.asarray(narrow_twin(W_k.T, W_q).basis)
+    def _frame(self) -> Frame:
+        """A basis of the key directions in use and of those that are not."""
+        return Frame(narrow_twin(transpose(constant(self.W_k)), constant(self.W_q)).basis)
 
-    @cached_property
-    def _twin_matrix(self) -> Numbers:
-        W_q, W_k = self._weights
-        matrix, swap = self._reduced(W_q @ self._twin, W_k @ self._twin)
-        return np.asarray(matrix + swap)
+    @property
+    def _twin_size(self) -> int:
+        d, outputs = (int(size) for size in self.W_v.shape)
+        return d * outputs + 2 * d * self._frame.rank
 
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
-        d, keys = (int(s) for s in self.W_q.shape)
-        basis = self._twin
-        size = int(np.prod(self.W_v.shape)) + 2 * d * basis.shape[1]
-        if size > LARGEST_BLOCK:
+        if self._twin_size > LARGEST_BLOCK:
             raise ValueError(
-                f"the narrow twin of this layer has {size} parameters, more than the "
+                f"the narrow twin of this layer has {self._twin_size} parameters, more than the "
                 f"{LARGEST_BLOCK} that a dense solver is given; call hs.eigenpairs(H, k) for the "
                 "extreme eigenvalues."
             )
-        values = int(np.prod(self.W_v.shape))
+        twin = Subspaces(("twin",) * self._twin_size, lambda _: Columns(self._embed))
+        return Spectrum([twin, *self._bulk()], "narrow twin", operator=self)
 
-        def carry(coordinates: Array, copies: Array) -> Array:
-            c = to_numpy(coordinates)[:, None] * to_numpy(copies)
-            middle = values + d * basis.shape[1]
-            on_q, on_k = (
-                np.einsum("emn,km->ekn", part.reshape(d, basis.shape[1], -1), basis)
-                for part in (c[values:middle], c[middle:])
-            )
-            n = c.shape[1]
-            parts = [c[:values], on_q.reshape(d * keys, n), on_k.reshape(d * keys, n)]
-            return like(np.concatenate(parts), coordinates)
-
-        twin = Subspaces(
-            ("twin",) * size, lambda _: carry, matrix=like(self._twin_matrix, self.W_v)
+    def _embed(self, coordinates: Array) -> Array:
+        """Embed parameters of the twin (·, k): W_V as it is, dW_Q and dW_K in the span."""
+        xp = api.array_namespace(coordinates)
+        d, width = int(self.W_q.shape[0]), self._frame.rank
+        values, k = math.prod(self.W_v.shape), int(coordinates.shape[-1])
+        rows = xp.reshape(coordinates[values:, :], (2 * d, width, k))
+        return xp.concat(
+            [coordinates[:values, :], xp.reshape(self._frame.span(rows), (-1, k))], axis=0
         )
-        return Spectrum([twin, *self._bulk_blocks()], "narrow twin")
 
-    def _bulk_blocks(self) -> list[Subspaces]:
+    def _bulk(self) -> list[Subspaces]:
+        """Return ±σ_i(G) on dW_Q = u_i cᵀ, dW_K = ±v_i cᵀ, with c outside the twin."""
+        xp = api.array_namespace(self.W_v)
         d, keys = (int(s) for s in self.W_q.shape)
-        values, spare = int(np.prod(self.W_v.shape)), keys - self._twin.shape[1]
+        spare = keys - self._frame.rank
         if not spare:
             return []
-        left, sigma, right = np.linalg.svd(self._slope)
+        gradient = self.moments.gradient * (0.0 if self.part == "ggn" else 1.0)
+        left, sigma, right = xp.linalg.svd(gradient)
 
-        def isometry(sign: int) -> Callable[[int], Isometry]:
-            def of(i: int) -> Isometry:
-                def carry(coordinates: Array, copies: Array) -> Array:
-                    scaled = HALF * to_numpy(coordinates)[:, None] * to_numpy(copies)
-                    hidden = Frame(self._twin).complement(scaled)
-                    n = hidden.shape[1]
-                    on_q = np.einsum("e,kn->ekn", left[:, i], hidden).reshape(d * keys, n)
-                    on_k = np.einsum("e,kn->ekn", right[i], hidden).reshape(d * keys, n)
-                    parts = [np.zeros((values, n)), on_q, sign * on_k]
-                    return like(np.concatenate(parts), coordinates)
+        def isometry(sign: int, i: int) -> Isometry:
+            def embed(coordinates: Array, copies: Array) -> Array:
+                hidden = self._frame.complement(HALF * coordinates[..., None] * copies)
+                on_q = left[:, i][:, None, None] * hidden
+                on_k = sign * right[i, :][:, None, None] * hidden
+                n = int(hidden.shape[-1])
+                none = xp.zeros((*self.W_v.shape, n), dtype=self.dtype, device=api.device(hidden))
+                return self._join(none, on_q, on_k)
 
-                return carry
+            return embed
 
-            return of
-
-        label = "bulk" if sigma.any() else "flat"
-        names = [f"/{i}" for i in range(d)]
+        label = "bulk" if bool(xp.any(sigma > 0)) else "flat"
         return [
             Subspaces(
                 (label,),
-                isometry(sign),
+                lambda i, sign=sign: isometry(sign, i),  # type: ignore[misc]
                 spare,
-                names,
-                matrix=like(sign * sigma[:, None, None], self.W_v),
+                [f"/{i}" for i in range(d)],
+                values=sign * sigma[:, None],
             )
             for sign in (1, -1)
         ]
 
 
-def _multiply(
-    core: Numbers, slope: Numbers, W_q: Numbers, W_k: Numbers, columns: Numbers
-) -> Numbers:
-    """Multiply columns (p, n) by the Hessian in O(p) for each, beside products in (W_V, M)."""
-    d, keys = W_q.shape
-    values, n = len(core) - d * d, columns.shape[1]
-    middle = values + d * keys
-    dQ = columns[values:middle].reshape(d, keys, n)
-    dK = columns[middle:].reshape(d, keys, n)
-    dM = np.einsum("amn,bm->abn", dQ, W_k) + np.einsum("am,bmn->abn", W_q, dK)
-    out = core @ np.concatenate([columns[:values], dM.reshape(d * d, n)])
-    bent = out[values:].reshape(d, d, n)
-    on_q = np.einsum("abn,bm->amn", bent, W_k) + np.einsum("ab,bmn->amn", slope, dK)
-    on_k = np.einsum("abn,am->bmn", bent, W_q) + np.einsum("ab,amn->bmn", slope, dQ)
-    return np.concatenate([out[:values], on_q.reshape(-1, n), on_k.reshape(-1, n)])
+def _act(matrix: Array, columns: Array) -> Array:
+    """Multiply (a, b) by (b, c, k) along b."""
+    xp = api.array_namespace(matrix)
+    flat = xp.matmul(matrix, xp.reshape(columns, (columns.shape[0], -1)))
+    return xp.reshape(flat, (flat.shape[0], *columns.shape[1:]))
+
+
+def _times(columns: Array, matrix: Array) -> Array:
+    """Multiply (a, b, k) by (b, c) along b."""
+    return api.array_namespace(matrix).matmul(transpose(matrix), columns)
