@@ -1,6 +1,8 @@
 """Models that keep their tensors, modes or passes in unusual ways: right, and left as they were."""
 
 import copy
+import threading
+import warnings
 from collections import Counter, OrderedDict, deque
 
 import pytest
@@ -140,15 +142,64 @@ class Remembering(nn.Module):
         return torch.tanh(x @ self.weights[0].T + self.layer.bias)
 
 
-def test_parameters_that_are_held_elsewhere_are_told_of():
-    H = hs.hessian(Remembering(), (torch.randn(5, 3), torch.randn(5, 2)))
-    check = H.check()
-    assert not check.passed
-    told = "a second time, where products do not see them: layer.weight."
-    assert check.message.endswith(told)
-    with pytest.warns(hs.CheckWarning, match=told):
-        H @ torch.ones(8)
-    H @ torch.ones(8)  # once is enough
+def test_parameters_that_are_held_in_a_list():
+    model, x, y = Remembering().double(), numbers(5, 3), numbers(5, 2)
+    H = hs.hessian(model, (x, y), nn.MSELoss())
+    assert H.check().passed
+    expected = dense_hessian(lambda: nn.functional.mse_loss(model(x), y), model.parameters())
+    assert_same(H.dense(), expected)
+
+
+class Locked(nn.Module):
+    """Has something that cannot be copied, deep inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.first.guard = threading.Lock()
+
+    def forward(self, x):
+        with self.first.guard:
+            return self.last(torch.tanh(self.first(x)))
+
+
+@pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
+def test_a_model_that_cannot_be_copied(operator):
+    model, (x, y) = Locked().double(), data()[0]
+    with pytest.raises(ValueError, match=r"'guard' \(lock\) of layer 'first'.*copy=False"):
+        operator(model, (x, y), nn.MSELoss())
+    before = state(model)
+    G = operator(model, (x, y), nn.MSELoss(), copy=False)
+    found = G.dense()
+    assert G.check().passed
+    assert_untouched(model, before)
+    plain = nn.Sequential(model.first, nn.Tanh(), model.last)
+    del model.first.guard
+    assert_same(found, operator(plain, (x, y), nn.MSELoss()).dense())
+
+
+def test_weights_that_a_hook_computes():
+    """The old weight norm keeps a tensor with a history, which PyTorch does not copy."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        layer = nn.utils.weight_norm(nn.Linear(3, 4))
+    model, (x, y) = nn.Sequential(layer, nn.Tanh(), nn.Linear(4, 2)).double(), data()[0]
+    model(x)
+    before = state(model)
+    H = hs.hessian(model, (x, y), nn.MSELoss())
+    assert H.check().passed
+    H.dense()
+    assert_untouched(model, before)
+
+
+def test_a_patched_forward_that_holds_the_model():
+    model, (x, y) = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), data()[0]
+    expected = hs.hessian(model, (x, y), nn.MSELoss()).dense()
+    own = model[0].forward
+    model[0].forward = lambda x: own(x)
+    with pytest.raises(ValueError, match=r"still uses '0\.weight', '0\.bias' of the model"):
+        hs.hessian(model, (x, y), nn.MSELoss()).dense()
+    assert_same(hs.hessian(model, (x, y), nn.MSELoss(), copy=False).dense(), expected)
 
 
 def test_parts_that_are_compiled_run_as_they_are_written():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,12 +10,13 @@ from torch import Tensor
 
 from hessence.models.batch_parts import rebuilt
 from hessence.models.checks import Check, check_products
+from hessence.models.model_copy import ModelCopy
 from hessence.models.parameters import Parameters
 from hessence.models.setting import Setting
 from hessence.models.terms import Term
 
-Moved = Callable[[Setting, Any, tuple[Tensor, ...]], Sequence[Tensor]]
-"""What changes by a product, to first order, when the parameters of a setting move, on a batch."""
+Moved = Callable[[Setting, Any, ModelCopy], Sequence[Tensor]]
+"""What changes by a product, to first order, when a copy's parameters have moved, on a batch."""
 
 
 class BatchProbe:
@@ -43,42 +43,38 @@ class BatchProbe:
     ) -> None:
         self._setting, self._chosen, self._term, self._batch = setting, chosen, term, batch
         self._moved = moved
-        self._parameters: Parameters = setting.snapshot.parameters.block(chosen)
-        self._padding = setting.snapshot.padding_rows
+        self._parameters: Parameters = setting.copy.parameters.block(chosen)
+        self._padding = setting.copy.padding_rows
         self._mover, self._moved_batch = self._widened()
+        self._there = self._mover.copy.clone() if self._is_the_models else self._mover.copy
 
     def check(self, rng: int) -> Check:
-        """Compare products with finite differences, and look for parameters held elsewhere."""
+        """Compare products with finite differences, up to their own error."""
         leaves = self._parameters.leaves
         size = float(torch.stack([leaf.detach().norm() for leaf in leaves]).norm())
         reference = leaves[0].new_zeros(self._parameters.size).detach()
-        precision = self._mover.snapshot.parameters.leaves[0].dtype
+        precision = self._mover.copy.parameters.leaves[0].dtype
         move = self._move if self._is_the_models else None
         steady = self._setting.is_steady(self._batch)
-        total, _ = self._setting.snapshot.run(self._setting.criterion.total, self._batch)
-        elsewhere = self._setting.held_elsewhere(total)
+        total, _ = self._setting.copy.run(self._setting.criterion.total, self._batch)
         loss = float(total.detach())
-        checked = check_products(
-            self._multiply, move, loss, steady, reference, size, rng, precision
-        )
-        if elsewhere is not None and checked.passed:
-            return replace(checked, passed=False, message=elsewhere)
-        return checked
+        return check_products(self._multiply, move, loss, steady, reference, size, rng, precision)
 
     @property
     def _is_the_models(self) -> bool:
-        return set(self._parameters.names) <= set(self._setting.snapshot.own_names)
+        return self._setting.copy.owned and not self._parameters.foreign
 
     def _multiply(self, v: Tensor) -> Tensor:
         parts = self._term.multiply(self._without_padding(v), self._chosen)
         return self._parameters.join(self._without_padding(self._parameters.join(parts)))
 
     def _move(self, step: Tensor) -> Tensor:
-        leaves = list(self._mover.snapshot.parameters.leaves)
+        values = [leaf.detach() for leaf in self._mover.copy.parameters.leaves]
         for i, part in zip(self._chosen, self._without_padding(step), strict=True):
-            leaves[i] = (leaves[i].detach() + part).requires_grad_()
-        slopes = self._moved(self._mover, self._moved_batch, tuple(leaves))
-        image = self._parameters.join([slopes[i] for i in self._chosen])
+            values[i] = values[i] + part
+        self._there.move(values)
+        gradients = self._moved(self._mover, self._moved_batch, self._there)
+        image = self._parameters.join([gradients[i] for i in self._chosen])
         return self._parameters.join(self._without_padding(image))
 
     def _without_padding(self, vector: Tensor) -> list[Tensor]:
@@ -96,8 +92,8 @@ class BatchProbe:
             return self._setting, self._batch
         try:
             setting, batch = self._setting.doubled(), rebuilt(_wide, self._batch)
-            slopes = self._moved(setting, batch, setting.snapshot.parameters.leaves)
-            if all(slope.dtype == torch.float64 for slope in slopes):
+            gradients = self._moved(setting, batch, setting.copy)
+            if all(gradient.dtype == torch.float64 for gradient in gradients):
                 return setting, batch
         except Exception:  # from a model or a loss that is made for single precision
             pass

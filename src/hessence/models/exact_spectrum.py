@@ -14,19 +14,16 @@ from hessence.models import ranks
 from hessence.models.batch_parts import byte_count, tensors_in
 from hessence.models.batches import is_sample_pair, merged
 from hessence.models.criterion import PairCriterion
-from hessence.models.interrupts import HeldBack
 from hessence.models.model_matrices import ModelHessian
 from hessence.models.recognition.recognise import NotRecognised, Recognition, recognise
 from hessence.models.setting import Setting
-from hessence.models.snapshots import unwrap
-from hessence.models.state_swap import LOCK
 from hessence.spectra.spectrum import Spectrum
 
 AGREEMENT = {torch.float64: 1e-8, torch.float32: 2e-4}
 """How far an exact product may be from that of automatic differentiation, relative."""
 
 
-def exact_spectrum(H: ModelHessian, model: Any, params: Any) -> Spectrum | str:
+def exact_spectrum(H: ModelHessian, params: Any) -> Spectrum | str:
     """Return the spectrum by a theorem that products confirm, or the reason why there is none."""
     setting = H.setting
     try:
@@ -35,10 +32,9 @@ def exact_spectrum(H: ModelHessian, model: Any, params: Any) -> Spectrum | str:
         criterion = setting.criterion
         if not isinstance(criterion, PairCriterion):
             raise NotRecognised("the loss is a closure, which may do anything with the model.")
-        with HeldBack() as interrupts, LOCK, setting.snapshot.mode():
-            recognition = interrupts.interruptible(
-                lambda: recognise(unwrap(model), *_all_data(setting), criterion)
-            )
+        if not setting.copy.owned:
+            raise NotRecognised("the model was not copied, and only copies are looked into.")
+        recognition = recognise(setting.copy.model, *_all_data(setting), criterion)
     except NotRecognised as error:
         return str(error)
     found = recognition.spectrum()
@@ -75,7 +71,7 @@ def _all_data(setting: Setting) -> tuple[Tensor, Any]:
     if sum(size for size, _, _ in told) > min(memory for _, _, memory in told):
         raise NotRecognised("the data of all processes do not fit into memory= at once.")
     shares = ranks.gather(tuple(part.cpu() for part in own))
-    device = setting.snapshot.device
+    device = setting.copy.device
     x, y = (torch.cat(parts).to(device) for parts in zip(*shares, strict=True))
     return x, y
 

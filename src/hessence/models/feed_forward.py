@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from hessence.models.criterion import PairCriterion
 from hessence.models.kernels.elementwise import derivatives
+from hessence.models.model_copy import ModelCopy
 from hessence.models.model_layers import flatten, is_plain
-from hessence.models.snapshots import Snapshot
 from hessence.models.terms import Term
 from hessence.models.workspaces import CommonWorkspace
 
@@ -89,9 +89,9 @@ class Stack:
                 return None
         return cls(tuple(before), tuple(stages)) if stages else None
 
-    def sizes(self, snapshot: Snapshot, batch: tuple[Tensor, Any]) -> list[int]:
+    def sizes(self, copy: ModelCopy, batch: tuple[Tensor, Any]) -> list[int]:
         """Return how many bytes each tensor takes that the term of a batch holds."""
-        weights = [snapshot.value(stage.weight) for stage in self.stages]
+        weights = [copy.value(stage.weight) for stage in self.stages]
         rows = batch[0].numel() // max(weights[0].shape[1], 1)
         found = [weight.nbytes for weight in weights]
         for stage, weight in zip(self.stages, weights, strict=True):
@@ -109,7 +109,7 @@ class FeedForwardTerm(Term):
     ----------
     stack : Stack
         The layers.
-    snapshot : Snapshot
+    copy : ModelCopy
         Their weights.
     criterion : PairCriterion
         The loss.
@@ -126,7 +126,7 @@ class FeedForwardTerm(Term):
     def __init__(
         self,
         stack: Stack,
-        snapshot: Snapshot,
+        copy: ModelCopy,
         criterion: PairCriterion,
         batch: Any,
         *,
@@ -134,7 +134,7 @@ class FeedForwardTerm(Term):
         common: CommonWorkspace,
     ) -> None:
         inputs, target = batch
-        place = {name: i for i, name in enumerate(snapshot.parameters.names)}
+        place = {name: i for i, name in enumerate(copy.parameters.names)}
         self._functional, self._workspace = functional, common.get()
         with torch.no_grad():
             for module in stack.before:
@@ -144,8 +144,8 @@ class FeedForwardTerm(Term):
         self._layers: list[_Layer] = []
         derivatives_after: list[tuple[Tensor, Tensor] | None] = []
         for stage in stack.stages:
-            weight = snapshot.value(stage.weight)
-            bias = None if stage.bias is None else snapshot.value(stage.bias)
+            weight = copy.value(stage.weight)
+            bias = None if stage.bias is None else copy.value(stage.bias)
             before = torch.nn.functional.linear(signal, weight, bias)
             self._layers.append(
                 _Layer(

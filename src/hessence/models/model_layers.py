@@ -12,6 +12,9 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from hessence._common.arrays import dtype_name
 
+_DROPOUTS = (nn.modules.dropout._DropoutNd,)
+_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
 DROPOUT = (
     nn.Dropout,
     nn.Dropout1d,
@@ -135,3 +138,52 @@ def _is_skipped(module: nn.Module) -> bool:
     if type(module) in DROPOUT:
         return not (module.training and module.p > 0)
     return type(module) is nn.Identity
+
+
+def unwrap(model: Any) -> nn.Module:
+    """Look through wrappers for data-parallel training and compilation."""
+    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+    while True:
+        if isinstance(model, wrappers):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod
+        else:
+            break
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
+    return model
+
+
+def require_deterministic(model: nn.Module, *, eval_mode: bool = False) -> None:
+    """Refuse layers that draw random numbers, or let the samples of a batch interact."""
+    for name, module in model.named_modules():
+        reason = _random_or_coupled(module, training=module.training and not eval_mode)
+        if reason is None:
+            continue
+        where = f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
+        if isinstance(module, _BATCH_NORMS) and module.running_mean is None:
+            raise ValueError(
+                f"model cannot be used: {where} {reason}, and has no running statistics to use "
+                "instead."
+            )
+        raise ValueError(
+            f"model is in training mode and {where} {reason}: call model.eval() first, or pass "
+            "eval_mode=True, which leaves the model as it is."
+        )
+
+
+def _random_or_coupled(module: nn.Module, *, training: bool) -> str | None:
+    if isinstance(module, _BATCH_NORMS) and (training or module.running_mean is None):
+        return "normalises over the batch"
+    if not training:
+        return None
+    if isinstance(module, _DROPOUTS) and module.p > 0:
+        return "drops values at random"
+    if isinstance(module, nn.MultiheadAttention) and module.dropout > 0:
+        return "drops attention weights at random"
+    if isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1:
+        return "drops values at random"
+    if isinstance(module, nn.RReLU) and module.lower < module.upper:
+        return "draws random slopes"
+    return None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hessence.models.criterion import PairCriterion, predict
+from hessence.models.model_copy import ModelCopy
 from hessence.models.model_operator import ModelOperator
 from hessence.models.setting import Mode, Setting
 from hessence.models.term_store import TermStore
@@ -21,8 +22,8 @@ class ModelHessian(ModelOperator):
     """The Hessian of a model's loss, split as H = ``ggn`` + ``functional``."""
 
     @staticmethod
-    def _moved(setting: Setting, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
-        return setting.slopes(batch, leaves)[0]
+    def _moved(setting: Setting, batch: Any, there: ModelCopy) -> Sequence[Tensor]:
+        return setting.gradients(batch, there)[0]
 
     @cached_property
     def ggn(self) -> ModelGgn:
@@ -39,14 +40,14 @@ class ModelGgn(ModelOperator):
     """The Gauss–Newton part of a model's Hessian: what is left if the model is linearised."""
 
     @staticmethod
-    def _moved(setting: Setting, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
+    def _moved(setting: Setting, batch: Any, there: ModelCopy) -> Sequence[Tensor]:
         inputs, target = batch
-        criterion, snapshot = setting.criterion, setting.snapshot
+        criterion = setting.criterion
         assert isinstance(criterion, PairCriterion)
-        there = snapshot.run(predict, inputs, leaves=leaves).detach()
-        here = snapshot.run(predict, inputs)
-        bent = criterion.hessian(here, target)(there - here.detach())
-        own = snapshot.parameters.leaves
+        here = setting.copy.run(predict, inputs)
+        moved = there.run(predict, inputs).detach()
+        bent = criterion.hessian(here, target)(moved - here.detach())
+        own = setting.copy.parameters.leaves
         if not here.requires_grad:
             return [torch.zeros_like(leaf) for leaf in own]
         return list(torch.autograd.grad(here, own, bent, materialize_grads=True))
@@ -81,13 +82,14 @@ def hessian(
     memory: float | None = None,
     mode: Mode = "auto",
     compile: bool = False,
+    copy: bool = True,
 ) -> ModelHessian:
     r"""Return the Hessian of a model's loss on data, as an operator on flat parameter vectors.
 
     With batches b of total loss :math:`\ell_b` and count :math:`n_b` it is
     :math:`\nabla^2 \sum_b \ell_b / \sum_b n_b`: the Hessian of the loss on all data, however they
-    are cut into batches. The model is not touched: its parameters, its buffers and, as far as they
-    fit into memory, the data are copied, so the operator stays what it is while training goes on.
+    are cut into batches. The model is copied, and so are the data as far as they fit into memory:
+    the operator stays what it is while training goes on, and nothing ever touches the model.
 
     Parameters
     ----------
@@ -116,7 +118,7 @@ def hessian(
         Patterns of names, such as ``"blocks.*.attn.*"``, parts of the model, such as
         ``model.head``, or tensors; by default all parameters that require gradients.
     eval_mode : bool
-        Run the model in evaluation mode and restore its mode afterwards.
+        Run the copy in evaluation mode, whatever mode the model is in.
     memory : float, optional
         How many bytes of data, and how many of graphs, to keep from product to product; what does
         not fit is read or computed again each time. By default half of what is free.
@@ -127,6 +129,9 @@ def hessian(
         Compile the products with ``torch.compile``: takes some ten seconds to minutes, and pays
         after hundreds to thousands of products of a transformer, and never for plain stacks of
         linear layers (see the benchmarks).
+    copy : bool
+        Work on a copy of the model. False works on the model itself, for one that cannot be
+        copied: it must then not be used or trained while the operator multiplies.
 
     Returns
     -------
@@ -138,9 +143,6 @@ def hessian(
     -----
     Under ``torch.distributed`` each process gives its own share of the data, and all get the
     product of the whole; they must multiply by the same vectors, as the solvers of this library do.
-
-    The model's own code is run with copies of its parameters in their place, for as long as that
-    takes. Several threads may do so in turn, but none may train the model meanwhile.
 
     Examples
     --------
@@ -156,9 +158,17 @@ def hessian(
     (9, 9)
     """
     setting = Setting(
-        model, data, loss, params, eval_mode=eval_mode, memory=memory, mode=mode, compile=compile
+        model,
+        data,
+        loss,
+        params,
+        eval_mode=eval_mode,
+        memory=memory,
+        mode=mode,
+        compile=compile,
+        copy=copy,
     )
-    build = partial(HessianTerm, setting.snapshot, setting.criterion)
+    build = partial(HessianTerm, setting.copy, setting.criterion)
     return ModelHessian(setting, setting.terms(build, functional=True))
 
 
@@ -172,6 +182,7 @@ def ggn(
     memory: float | None = None,
     mode: Mode = "auto",
     compile: bool = False,
+    copy: bool = True,
 ) -> ModelGgn:
     r"""Return the Gauss–Newton matrix :math:`\sum J^\top \nabla^2\ell(f) J` of a model's loss.
 
@@ -193,7 +204,15 @@ def ggn(
     True
     """
     setting = Setting(
-        model, data, loss, params, eval_mode=eval_mode, memory=memory, mode=mode, compile=compile
+        model,
+        data,
+        loss,
+        params,
+        eval_mode=eval_mode,
+        memory=memory,
+        mode=mode,
+        compile=compile,
+        copy=copy,
     )
     return ModelGgn(setting, _ggn_terms(setting))
 
@@ -205,4 +224,4 @@ def _ggn_terms(setting: Setting) -> TermStore:
             "loss must be a loss of (prediction, target) for the Gauss–Newton matrix; a closure "
             "does not tell where the model ends and the loss begins."
         )
-    return setting.terms(partial(GgnTerm, setting.snapshot, criterion), functional=False)
+    return setting.terms(partial(GgnTerm, setting.copy, criterion), functional=False)

@@ -18,6 +18,7 @@ from hessence.models.batch_parts import tensors_in
 from hessence.models.batch_probe import BatchProbe
 from hessence.models.block_products import BlockProducts
 from hessence.models.checks import Check, CheckWarning
+from hessence.models.model_copy import ModelCopy
 from hessence.models.setting import Mode, Setting
 from hessence.models.term_store import TermStore
 from hessence.spectra.operators import Operator
@@ -56,7 +57,7 @@ class ModelOperator(Operator):
     ) -> None:
         self.setting = setting
         self._terms = terms
-        everything = setting.snapshot.parameters
+        everything = setting.copy.parameters
         self._chosen = tuple(range(len(everything.names)) if chosen is None else chosen)
         self.parameters = everything.block(self._chosen)
         self._products = 0
@@ -148,7 +149,7 @@ class ModelOperator(Operator):
         """Return the loss on all data."""
         total, count = 0.0, 0.0
         for chunk in self._terms.chunks():
-            value, weight = self.setting.snapshot.run(self.setting.criterion.total, chunk)
+            value, weight = self.setting.copy.run(self.setting.criterion.total, chunk)
             total, count = total + float(value.detach()), count + weight
         total = ranks.sum_number(total, self.device)
         return total / self._divisor(count)
@@ -159,8 +160,8 @@ class ModelOperator(Operator):
         result = torch.zeros(self.parameters.size, dtype=self.dtype, device=self.device)
         count = 0.0
         for chunk in self._terms.chunks():
-            slopes, weight = self.setting.slopes(chunk)
-            result += self.parameters.join([slopes[i] for i in self._chosen])
+            gradients, weight = self.setting.gradients(chunk)
+            result += self.parameters.join([gradients[i] for i in self._chosen])
             count += weight
         ranks.sum_tensor(result)
         return result / self._divisor(count)
@@ -206,7 +207,7 @@ class ModelOperator(Operator):
 
     @staticmethod
     @abstractmethod
-    def _moved(setting: Setting, batch: Any, leaves: tuple[Tensor, ...]) -> Sequence[Tensor]:
+    def _moved(setting: Setting, batch: Any, there: ModelCopy) -> Sequence[Tensor]:
         """Return what changes by a product, to first order, when the parameters move."""
 
     @_recordable

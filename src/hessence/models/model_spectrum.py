@@ -126,7 +126,7 @@ def spectrum(
     reason = "an estimate was asked for."
     if method != "estimate":
         with full_precision():
-            found = exact_spectrum(H, model, params)
+            found = exact_spectrum(H, params)
         if isinstance(found, Spectrum):
             return found
         reason = found

@@ -14,37 +14,34 @@ import torch
 from torch import Tensor, nn
 
 from hessence._common.arrays import dtype_name
-from hessence.models.wave import wave
 
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """Tensors by name, copied from a model, in the order of ``model.parameters()``.
+    """Tensors by name, in the order of ``model.parameters()``.
 
     Attributes
     ----------
     names : tuple of str
         Names as in ``model.named_parameters()``; tensors from elsewhere are called ``"tensor 0"``…
     leaves : tuple of Tensor
-        Copies that require gradients. A tensor that is not the model's is itself.
+        The tensors.
     aliases : dict
         The further names of tensors that a model has in several places, with the name they go by.
+    outside : frozenset of str
+        The names of tensors that are not the model's.
     """
 
     names: tuple[str, ...]
     leaves: tuple[Tensor, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)
+    outside: frozenset[str] = frozenset()
 
-    def elsewhere(self) -> tuple[Tensor, ...]:
-        """Return leaves at a point nearby, where nothing is zero, or the same, by chance."""
-
-        def moved(leaf: Tensor) -> Tensor:
-            values = leaf.detach()
-            size = values.square().mean().sqrt()
-            step = 0.3 * torch.where(size > 0, size, 0.1) * wave(values)
-            return (values + step).requires_grad_()
-
-        return tuple(map(moved, self.leaves))
+    @property
+    def foreign(self) -> tuple[Tensor, ...]:
+        """The tensors that are not the model's."""
+        pairs = zip(self.names, self.leaves, strict=True)
+        return tuple(leaf for name, leaf in pairs if name in self.outside)
 
     @classmethod
     def select(cls, model: nn.Module, params: Any) -> Parameters:
@@ -76,11 +73,7 @@ class Parameters:
             chosen = _chosen(named, aliases, params)
         tensors = tuple(chosen.values())
         _require_one_kind(tensors, tuple(chosen))
-        leaves = tuple(
-            t.detach().clone().requires_grad_() if name in named else t
-            for name, t in chosen.items()
-        )
-        return cls(tuple(chosen), leaves, aliases)
+        return cls(tuple(chosen), tensors, aliases, frozenset(chosen.keys() - named.keys()))
 
     @cached_property
     def shapes(self) -> tuple[torch.Size, ...]:
@@ -103,6 +96,7 @@ class Parameters:
             tuple(self.names[i] for i in chosen),
             tuple(self.leaves[i] for i in chosen),
             self.aliases,
+            self.outside,
         )
 
     def indices(self, patterns: str | Sequence[str]) -> list[int]:

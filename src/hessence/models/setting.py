@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy as shallow_copy
 from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
@@ -12,19 +12,17 @@ from torch import Tensor
 
 from hessence._common.arrays import dtype_name
 from hessence._common.memory import budget
-from hessence._common.messages import warn
 from hessence.models import ranks
 from hessence.models.batch_parts import is_pair, rebuilt
 from hessence.models.batches import Batches, is_sample_pair, merged
-from hessence.models.checks import RANDOM, CheckWarning, same
+from hessence.models.checks import RANDOM, same
 from hessence.models.criteria import PointwiseCriterion, as_criterion
 from hessence.models.criterion import Criterion, PairCriterion, predict
 from hessence.models.feed_forward import FeedForwardTerm, Stack
 from hessence.models.graph_size import graph_bytes
-from hessence.models.interrupts import HeldBack
+from hessence.models.model_copy import ModelCopy
 from hessence.models.own_criteria import ClosureCriterion, FunctionCriterion
 from hessence.models.randomness import seeded
-from hessence.models.snapshots import Snapshot
 from hessence.models.term_store import TermStore
 from hessence.models.terms import Term
 from hessence.models.workspaces import CommonWorkspace
@@ -52,15 +50,16 @@ class Setting:
         memory: float | None,
         mode: Mode,
         compile: bool,
+        copy: bool = True,
     ) -> None:
         if mode not in get_args(Mode):
             raise ValueError(f'mode must be "auto", "vectors" or "blocks", got {mode!r}.')
         # What is made in inference mode cannot be part of a graph.
         with torch.inference_mode(mode=False):
-            self.snapshot = Snapshot(model, params, eval_mode=eval_mode)
-            leaves = self.snapshot.parameters.leaves
+            self.copy = ModelCopy(model, params, eval_mode=eval_mode, copy=copy)
+            leaves = self.copy.parameters.leaves
             self.memory = budget(memory, leaves[0])
-            self.batches = Batches(data, self.snapshot.device, self.memory, leaves)
+            self.batches = Batches(data, self.copy.device, self.memory, leaves)
             # A criterion is one that another operator has found out about.
             known = isinstance(loss, Criterion)
             self.criterion = loss if known else self._settle(as_criterion(loss, self.batches.first))
@@ -78,9 +77,9 @@ class Setting:
         several = self.batches.kept is None or len(self.batches.kept) > 1 or ranks.parallel()
         if isinstance(criterion, ClosureCriterion) and several:
             # The loss may be zero here, where a mean and a sum are the same.
-            there = partial(self.snapshot.run, leaves=self.snapshot.parameters.elsewhere())
-            precision = self.snapshot.parameters.leaves[0].dtype
-            return criterion.settled((there, self.snapshot.run), lambda: self.batches, precision)
+            there = self.copy.elsewhere().run
+            precision = self.copy.parameters.leaves[0].dtype
+            return criterion.settled((there, self.copy.run), lambda: self.batches, precision)
         if isinstance(criterion, PointwiseCriterion):
             self._require_samples()
         if not isinstance(criterion, FunctionCriterion):
@@ -98,7 +97,7 @@ class Setting:
         """Take a function that cannot be called on predictions for one of (model, batch)."""
         closure = ClosureCriterion(criterion.function)
         try:
-            self.snapshot.run(closure.total, self.batches.first)
+            self.copy.run(closure.total, self.batches.first)
         except Exception:
             raise error from None
         return self._settle(closure)
@@ -107,12 +106,12 @@ class Setting:
         """Go through the predictions and targets of all batches."""
         for inputs, target in self.batches:
             with torch.no_grad():
-                yield rebuilt(_detached, self.snapshot.run(predict, inputs)), target
+                yield rebuilt(_detached, self.copy.run(predict, inputs)), target
 
     def _predicted(self, inputs: Any) -> Any:
         """Run the model; where PyTorch cannot, that is told of the data."""
         try:
-            return self.snapshot.run(predict, inputs)
+            return self.copy.run(predict, inputs)
         except (torch.OutOfMemoryError, NotImplementedError):  # not for what the data are
             raise
         except (RuntimeError, TypeError) as error:
@@ -144,17 +143,18 @@ class Setting:
 
     def doubled(self) -> Setting:
         """Return the same in double precision, for a check."""
-        twin = copy.copy(self)
-        twin.snapshot = self.snapshot.doubled()
+        twin = shallow_copy(self)
+        twin.copy = self.copy.double()
         twin.criterion = self.criterion.doubled()
         return twin
 
-    def slopes(
-        self, chunk: Any, leaves: tuple[Tensor, ...] | None = None
+    def gradients(
+        self, chunk: Any, there: ModelCopy | None = None
     ) -> tuple[Sequence[Tensor], float]:
-        """Return the gradient of the total over a chunk, here or elsewhere, and its count."""
-        total, count = self.snapshot.run(self.criterion.total, chunk, leaves=leaves)
-        leaves = self.snapshot.parameters.leaves if leaves is None else leaves
+        """Return the gradient of the total over a chunk, here or at another copy, and its count."""
+        there = self.copy if there is None else there
+        total, count = there.run(self.criterion.total, chunk)
+        leaves = there.parameters.leaves
         if not total.requires_grad:
             return [torch.zeros_like(leaf) for leaf in leaves], count
         return torch.autograd.grad(total, leaves, materialize_grads=True), count
@@ -164,10 +164,7 @@ class Setting:
         self._steady = True
 
     def require_steady(self) -> None:
-        """Refuse a loss that is random, once: evaluations on a few samples tell.
-
-        And warn of parameters that a model has a second time.
-        """
+        """Refuse a loss that is random, once: evaluations on a few samples tell."""
         own = isinstance(self.criterion, (FunctionCriterion, ClosureCriterion))
         if self._steady or (self._stack is not None and not own):
             return
@@ -175,21 +172,44 @@ class Setting:
         # Where one rank stopped alone, the others would wait for it.
         if not all(ranks.gather(steady) if ranks.parallel() else [steady]):
             raise ValueError(f"model: {RANDOM}")
+        self._require_own_parameters()
         self._steady = True
-        elsewhere = self.held_elsewhere(self.snapshot.run(self.criterion.total, self._some(1))[0])
-        if elsewhere is not None:
-            warn(f"products are suspect: {elsewhere}", CheckWarning)
+
+    def _require_own_parameters(self) -> None:
+        """Refuse a loss that uses parameters of the user's model, which the copy cannot see."""
+        if not self.copy.owned:
+            return
+        total = self.copy.run(self.criterion.total, self._some(1))[0]
+        arrives, past = self.copy.reached(total)
+        closure = isinstance(self.criterion, ClosureCriterion)
+        names = ", ".join(map(repr, past[:3]))
+        if past and closure:
+            raise ValueError(
+                f"loss reaches past the model that it is given, to {names} of your own: use the "
+                "first argument of loss(model, batch) for everything; if it is not the loss but a "
+                "hook of the model that does so, pass copy=False."
+            )
+        if past and isinstance(self.criterion, FunctionCriterion):
+            raise ValueError(
+                f"loss depends on {names} of the model beside the prediction: give a closure "
+                "loss(model, batch), which uses the model that it is given."
+            )
+        if past:
+            raise ValueError(
+                f"model cannot be copied: the copy still uses {names} of the model itself, as a "
+                "hook or a patched forward would; pass copy=False to work on the model itself, and "
+                "do not touch it meanwhile."
+            )
+        if closure and total.requires_grad and not arrives:
+            raise ValueError(
+                "loss does not depend on the model that it is given: use the first argument of "
+                "loss(model, batch), and not a model from outside."
+            )
 
     def _some(self, samples: int) -> Any:
         """Return so many samples of the first batch, or all of it if they belong together."""
         batch = self.batches.first
         return tuple(part[:samples] for part in batch) if self.separable else batch
-
-    def held_elsewhere(self, total: Tensor) -> str | None:
-        """Tell of parameters that a total depends on where products do not see them."""
-        names = ", ".join(self.snapshot.held_elsewhere(total)[:3])
-        told = "the model has some parameters a second time, where products do not see them"
-        return f"{told}: {names}." if names else None
 
     def is_steady(self, batch: Any) -> bool:
         """Whether the loss on a batch is the same whenever it is evaluated.
@@ -197,16 +217,16 @@ class Setting:
         Twice, and many times from other states of the generators if it draws random numbers: a
         layer that is skipped once in ten times is mostly there.
         """
-        dtype, device = self.snapshot.parameters.leaves[0].dtype, self.snapshot.device
+        dtype, device = self.copy.parameters.leaves[0].dtype, self.copy.device
 
         def loss() -> float:
-            return float(self.snapshot.run(self.criterion.total, batch)[0])
+            return float(self.copy.run(self.criterion.total, batch)[0])
 
         with torch.no_grad():
             first = loss()
             if not same(first, loss(), dtype):
                 return False
-            for seed in range(DRAWS if self.snapshot.draws else 0):
+            for seed in range(0):
                 with seeded(seed, device):
                     if not same(first, loss(), dtype):
                         return False
@@ -233,16 +253,14 @@ class Setting:
         if len(inputs) < 2:
             inputs, _ = next(iter(merged(self.batches, 2)))
         # A coupling of samples may start out as zero, and yet have derivatives.
-        parameters = self.snapshot.parameters
-        return all(self._apart(inputs, p) for p in (parameters.leaves, parameters.elsewhere()))
+        if not self.copy.owned:
+            return False
+        return self._apart(inputs, self.copy) and self._apart(inputs, self.copy.elsewhere())
 
-    def _apart(self, inputs: Tensor, leaves: tuple[Tensor, ...]) -> bool:
+    def _apart(self, inputs: Tensor, there: ModelCopy) -> bool:
         """Whether the model predicts the same for two halves of the inputs as for both at once."""
         try:
-            whole, *parts = (
-                self.snapshot.run(predict, x, leaves=leaves)
-                for x in (inputs, *inputs.tensor_split(2))
-            )
+            whole, *parts = (there.run(predict, x) for x in (inputs, *inputs.tensor_split(2)))
         except Exception:  # a model that knows the number of samples
             return False
         if not all(isinstance(part, Tensor) and part.ndim for part in [whole, *parts]):
@@ -270,11 +288,11 @@ class Setting:
 
             build = compiled(build)
         elif isinstance(criterion, PairCriterion) and stack is not None and self._covered(stack):
-            written_out, sizes = True, partial(stack.sizes, self.snapshot)
+            written_out, sizes = True, partial(stack.sizes, self.copy)
             build = partial(
                 FeedForwardTerm,
                 stack,
-                self.snapshot,
+                self.copy,
                 criterion,
                 functional=functional,
                 common=CommonWorkspace(),
@@ -291,12 +309,11 @@ class Setting:
     @cached_property
     def _stack(self) -> Stack | None:
         """The layers of the model, if that is plain."""
-        with HeldBack(), self.snapshot.mode():
-            return Stack.read(self.snapshot.model)
+        return Stack.read(self.copy.model) if self.copy.owned else None
 
     def _covered(self, stack: Stack) -> bool:
         """Whether products of a plain stack are all there is to multiply by."""
-        names = set(self.snapshot.parameters.names)
+        names = set(self.copy.parameters.names)
         return is_sample_pair(self.batches.first) and names <= stack.names
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from hessence.models.criterion import Criterion, PairCriterion, predict
-from hessence.models.snapshots import Snapshot
+from hessence.models.model_copy import ModelCopy
 
 
 class Term(ABC):
@@ -52,15 +52,15 @@ class Term(ABC):
 class HessianTerm(Term):
     """The Hessian of the total over a batch."""
 
-    def __init__(self, snapshot: Snapshot, criterion: Criterion, batch: Any) -> None:
-        total, self.count = snapshot.run(criterion.total, batch)
-        self._leaves = snapshot.parameters.leaves
+    def __init__(self, copy: ModelCopy, criterion: Criterion, batch: Any) -> None:
+        total, self.count = copy.run(criterion.total, batch)
+        self._leaves = copy.parameters.leaves
         if total.requires_grad:
             self._slopes = torch.autograd.grad(
                 total, self._leaves, create_graph=True, materialize_grads=True
             )
         else:
-            _require_constant(snapshot, criterion, batch, total)
+            _require_constant(copy, criterion, batch, total)
             self._slopes = tuple(torch.zeros_like(leaf) for leaf in self._leaves)
 
     def multiply(
@@ -72,10 +72,11 @@ class HessianTerm(Term):
         return pull_back(slopes, leaves, directions, batched=batched)
 
 
-def _require_constant(snapshot: Snapshot, criterion: Criterion, batch: Any, total: Tensor) -> None:
+def _require_constant(copy: ModelCopy, criterion: Criterion, batch: Any, total: Tensor) -> None:
     """Refuse a loss that depends on the parameters without PyTorch knowing."""
-    leaves = snapshot.parameters.elsewhere()
-    there, _ = snapshot.run(criterion.total, batch, leaves=leaves)
+    if not copy.owned:
+        return
+    there, _ = copy.elsewhere().run(criterion.total, batch)
     if not torch.equal(there.detach(), total.detach()):
         raise ValueError(
             "loss has no derivative, but changes with the parameters: it was detached, or computed "
@@ -90,9 +91,9 @@ class GgnTerm(Term):
     pass through the record gives :math:`J v`.
     """
 
-    def __init__(self, snapshot: Snapshot, criterion: PairCriterion, batch: Any) -> None:
+    def __init__(self, copy: ModelCopy, criterion: PairCriterion, batch: Any) -> None:
         inputs, target = batch
-        prediction = snapshot.run(predict, inputs)
+        prediction = copy.run(predict, inputs)
         if not isinstance(prediction, Tensor):
             raise TypeError(
                 "model must return a tensor for the Gauss–Newton matrix, got "
@@ -100,7 +101,7 @@ class GgnTerm(Term):
             )
         self.count = criterion.count(prediction, target)
         self._curvature = criterion.hessian(prediction, target)
-        self._leaves = snapshot.parameters.leaves
+        self._leaves = copy.parameters.leaves
         self._prediction = prediction
         if not prediction.requires_grad:
             self._dummy = torch.zeros_like(prediction)

@@ -1,0 +1,360 @@
+"""Our own copy of a user's model, so that nothing we do can touch the model itself.
+
+An operator copies the model when it is made, sets the copy up once, and works on it alone. The
+user may go on training, or infer with the model from other threads. What a run leaves behind in the
+copy, such as running statistics, is reset, so that every run starts from the same state.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from hessence._common.arrays import dtype_name
+from hessence.models.batch_parts import copied, tensors_in
+from hessence.models.exact_kernels import ExactKernels
+from hessence.models.model_layers import require_deterministic, unwrap
+from hessence.models.module_state import ModuleState, set_flag
+from hessence.models.parameters import Parameters
+from hessence.models.wave import wave
+
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_SIMPLE = (bool, int, float, str, type(None))
+
+Thing = TypeVar("Thing")
+
+
+class ModelCopy:
+    """A copy of a model, ready to be differentiated.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The user's model; wrappers for data-parallel training and compilation are looked through.
+    params : None, str, tensor, module, or sequence of them
+        Which parameters to differentiate by, see :class:`Parameters`.
+    eval_mode : bool
+        Whether the copy is in evaluation mode, whatever mode the model is in.
+    copy : bool
+        False to work on the user's model itself. The caller then promises not to touch it.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        The copy. Its layers have the right mode, its embeddings make dense gradients, and of its
+        parameters only the chosen ones require gradients.
+    parameters : Parameters
+        The chosen parameters of the copy, and chosen tensors from elsewhere.
+    owned : bool
+        Whether this is a copy, and not the user's model.
+    """
+
+    def __init__(
+        self, model: Any, params: Any = None, *, eval_mode: bool = False, copy: bool = True
+    ) -> None:
+        live = unwrap(model)
+        require_deterministic(live, eval_mode=eval_mode)
+        selected = Parameters.select(live, params)
+        self._eval_mode, self.owned = eval_mode, copy
+        self._memo: dict[int, Any] = {id(t): t for t in selected.foreign}
+        # A tensor can be looked for by identity, but not be an element of a set.
+        self._live = [(name, weakref.ref(p)) for name, p in live.named_parameters()]
+        self._lock = threading.RLock()
+        with torch.inference_mode(mode=False):
+            self._own(_deep_copy(live, self._memo) if copy else live, selected)
+        if not copy:
+            self._require_gradients()
+
+    def _own(self, model: nn.Module, selected: Parameters) -> None:
+        """Take a model, set it up, and remember the state that every run is to start from."""
+        self.model = model
+        named = dict(model.named_parameters())
+        leaves = tuple(
+            named.get(name, leaf)
+            for name, leaf in zip(selected.names, selected.leaves, strict=True)
+        )
+        self.parameters = replace(selected, leaves=leaves)
+        self._kernels = ExactKernels(model)
+        self._states: list[ModuleState] | None = None
+        if self.owned:
+            for name, parameter in named.items():
+                parameter.requires_grad_(name in selected.names)
+            for module, name, value in self._flags():
+                set_flag(module, name, value)
+            self._states = [ModuleState(module) for module in model.modules()]
+        self._dirty = False
+
+    def _flags(self) -> Iterator[tuple[nn.Module, str, bool]]:
+        """Go through the flags that layers are to have."""
+        for module in self.model.modules():
+            if self._eval_mode:
+                yield module, "training", False
+            if isinstance(module, _EMBEDDINGS):
+                # A gradient that depends on how often a word occurs is not that of the loss.
+                yield module, "sparse", False
+                yield module, "scale_grad_by_freq", False
+
+    def _require_gradients(self) -> None:
+        for name, leaf in zip(self.parameters.names, self.parameters.leaves, strict=True):
+            if not leaf.requires_grad:
+                raise ValueError(
+                    f"parameter {name!r} does not require gradients, and copy=False leaves it so."
+                )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.parameters.leaves[0].device
+
+    @property
+    def own_names(self) -> set[str]:
+        """The names of the model's parameters, chosen or not."""
+        return {name for name, _ in self.model.named_parameters()}
+
+    @property
+    def padding_rows(self) -> dict[str, int]:
+        """The rows of embeddings, by the name of the weight, that PyTorch takes for constants."""
+        return {
+            f"{name}.weight" if name else "weight": module.padding_idx
+            for name, module in self.model.named_modules()
+            if isinstance(module, _EMBEDDINGS) and module.padding_idx is not None
+        }
+
+    def value(self, name: str) -> Tensor:
+        """Return the values of a parameter, without its derivatives."""
+        return self.model.get_parameter(name).detach()
+
+    def copy_along(self, thing: Thing) -> Thing:
+        """Return a copy of a thing in which our model takes the place of the user's.
+
+        Only until the first run, since what is needed for it is then let go.
+        """
+        return _deep_copy(thing, self._memo) if self.owned else thing
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        values: Mapping[str, Tensor] | None = None,
+    ) -> Any:
+        """Call function(model, *arguments), with recording on and kernels that are right.
+
+        The arguments are copied, since a model may write to its inputs.
+
+        Parameters
+        ----------
+        function : callable
+            What to call.
+        *arguments : object
+            Its further arguments.
+        values : mapping of str to Tensor, optional
+            Tensors to use in place of parameters, by name. Where a model holds a parameter outside
+            of its modules' parameters, it is not replaced.
+        """
+        try:
+            with self._lock, self._kernels.used(), _uncompiled(), self._fresh(values or {}):
+                return function(self.model, *copied(arguments))
+        except RuntimeError as error:
+            self._require_same_precision(arguments, error)
+            raise
+
+    @contextmanager
+    def _fresh(self, values: Mapping[str, Tensor]) -> Iterator[None]:
+        """Start from the state that was remembered, and go back to it."""
+        self._memo = {}
+        states = self._states
+        if states is None:
+            # The user may have changed the model between runs.
+            states = [ModuleState(module) for module in self.model.modules()]
+        elif self._dirty:  # after an interrupt
+            self._reset(states)
+        self._dirty = True
+        try:
+            if not self.owned:
+                for module, name, value in self._flags():
+                    set_flag(module, name, value)
+            if values:
+                self._put(values)
+            yield
+        finally:
+            self._reset(states)
+
+    def _reset(self, states: Sequence[ModuleState]) -> None:
+        for state in states:
+            state.restore()
+        self._dirty = False
+
+    def _put(self, values: Mapping[str, Tensor]) -> None:
+        """Put tensors in the place of parameters, under all of their names."""
+        named = self.model.named_parameters()
+        instead = {id(p): values[name] for name, p in named if name in values}
+        for module in self.model.modules():
+            for name, parameter in module._parameters.items():
+                if id(parameter) in instead:
+                    module._parameters[name] = instead[id(parameter)]
+
+    def clone(self) -> ModelCopy:
+        """Return another copy in the same state."""
+        return self._twin(lambda model: model)
+
+    def double(self) -> ModelCopy:
+        """Return another copy in double precision."""
+        return self._twin(nn.Module.double)
+
+    def _twin(self, change: Callable[[Any], nn.Module]) -> ModelCopy:
+        memo = {id(t): t for t in self.parameters.foreign}
+        twin = copy.copy(self)
+        twin._lock, twin.owned = threading.RLock(), True
+        with torch.inference_mode(mode=False):
+            twin._own(change(_deep_copy(self.model, memo)), self.parameters)
+        return twin
+
+    def elsewhere(self) -> ModelCopy:
+        """Return another copy, at a point nearby where nothing is zero, or the same, by chance."""
+        twin = self.clone()
+        values = [leaf.detach() for leaf in twin.parameters.leaves]
+        sizes = [value.square().mean().sqrt() for value in values]
+        steps = [0.3 * torch.where(size > 0, size, 0.1) for size in sizes]
+        twin.move([v + step * wave(v) for v, step in zip(values, steps, strict=True)])
+        return twin
+
+    def move(self, values: Sequence[Tensor]) -> None:
+        """Write other values to the model's parameters, in place.
+
+        Graphs made before are of no use then. Tensors from elsewhere stay as they are.
+        """
+        parameters = self.parameters
+        with torch.no_grad():
+            for name, leaf, value in zip(parameters.names, parameters.leaves, values, strict=True):
+                if name not in parameters.outside:
+                    leaf.copy_(value)
+
+    def load(self, model: Any) -> None:
+        """Bring the copy to the state that the user's model has now, in place.
+
+        Parameters, buffers, modes, and numbers and texts that layers hold are taken over. Graphs
+        made before are of no use then.
+        """
+        if not self.owned:
+            return
+        live = unwrap(model)
+        require_deterministic(live, eval_mode=self._eval_mode)
+        theirs, ours = dict(live.named_modules()), dict(self.model.named_modules())
+        if theirs.keys() != ours.keys() or _shapes(live) != _shapes(self.model):
+            raise ValueError(
+                "model has other layers or parameters than when this was made: make it anew."
+            )
+        assert self._states is not None
+        with self._lock, torch.inference_mode(mode=False), torch.no_grad():
+            self._reset(self._states)
+            for name, module in ours.items():
+                _load_simple(module, theirs[name])
+                for key, buffer in theirs[name]._buffers.items():
+                    module._buffers[key] = None if buffer is None else buffer.detach().clone()
+            named = dict(live.named_parameters())
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(named[name])
+            for module, name, value in self._flags():
+                set_flag(module, name, value)
+            self._states = [ModuleState(module) for module in self.model.modules()]
+
+    def reached(self, total: Tensor) -> tuple[bool, list[str]]:
+        """Tell whether a total depends on our leaves, and on which of the user's parameters.
+
+        The latter are to be none: a run that uses them reaches past its copy.
+        """
+        leaves = _graph_leaves(total)
+        ours = {id(leaf) for leaf in self.parameters.leaves}
+        past = [
+            name
+            for name, reference in self._live
+            if id(reference()) in leaves and id(reference()) not in ours
+        ]
+        return bool(ours & leaves), past
+
+    def _require_same_precision(self, arguments: tuple[Any, ...], error: Exception) -> None:
+        """Tell of the most likely reason for an error: data in another precision."""
+        own = self.parameters.leaves[0]
+        for tensor in tensors_in(list(arguments)):
+            if tensor.is_floating_point() and tensor.dtype != own.dtype:
+                raise TypeError(
+                    f"data is {dtype_name(tensor)}, but the model is "
+                    f"{dtype_name(own)}: convert one of them."
+                ) from error
+
+
+def _load_simple(module: nn.Module, live: nn.Module) -> None:
+    """Take over a module's flags, numbers and texts."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return
+    home = vars(module)
+    for name, value in vars(live).items():
+        if type(value) in _SIMPLE and type(home.get(name)) in _SIMPLE:
+            home[name] = value
+
+
+def _shapes(model: nn.Module) -> dict[str, torch.Size]:
+    return {name: parameter.shape for name, parameter in model.named_parameters()}
+
+
+def _graph_leaves(total: Tensor) -> set[int]:
+    """Return the identities of the tensors that a graph begins with."""
+    waiting, seen, leaves = [total.grad_fn], set(), set[int]()
+    if total.grad_fn is None:
+        return {id(total)}
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            if hasattr(node, "variable"):
+                leaves.add(id(node.variable))
+            waiting += [before for before, _ in node.next_functions]
+    return leaves
+
+
+def _deep_copy(thing: Thing, memo: dict[int, Any]) -> Thing:
+    """Return a deep copy; where that cannot be, say which part is in the way."""
+    modules = dict(thing.named_modules()) if isinstance(thing, nn.Module) else {}
+    for module in modules.values():
+        if not isinstance(module, torch.jit.ScriptModule):
+            # Tensors with a history, such as weights that a hook computes, cannot be copied.
+            inner = (t for t in tensors_in(vars(module)) if not t.is_leaf)
+            memo.update({id(t): t.detach().clone() for t in inner})
+    kept = dict(memo)
+    try:
+        return copy.deepcopy(thing, memo)
+    except Exception as error:
+        raise ValueError(
+            f"model cannot be copied: {_obstacle(modules, kept)} stands in the way ({error}); pass "
+            "copy=False to work on the model itself, and do not touch it meanwhile."
+        ) from error
+
+
+def _obstacle(modules: Mapping[str, nn.Module], memo: dict[int, Any]) -> str:
+    """Find the attribute of a module that cannot be copied."""
+    for name, module in reversed(list(modules.items())):
+        where = f"layer {name!r}" if name else "the model"
+        for attribute, value in vars(module).items():
+            try:
+                copy.deepcopy(value, dict(memo))
+            except Exception:
+                # Whatever it raises, this is the part that is looked for.
+                return f"attribute {attribute!r} ({type(value).__name__}) of {where}"
+    return "something in it"
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Let compiled parts run as they were written: what is compiled has one derivative."""
+    if "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
