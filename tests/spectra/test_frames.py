@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hessence.spectra.frames import Frame
+from hessence.spectra.frames import Complement, Frame, span
 
 
 def dense(frame, reference):
@@ -72,3 +72,26 @@ def test_batches_and_torch_equal_one_at_a_time():
     for i in range(5):
         np.testing.assert_allclose(spans[i], Frame(vectors[i]).span(np.eye(2)), atol=1e-15)
         np.testing.assert_allclose(tensors[i], spans[i], atol=1e-15)
+
+
+@pytest.mark.parametrize(("m", "r"), [(1, 1), (5, 1), (5, 4), (40, 7), (6, 6)])
+def test_complement_of_orthonormal_columns(m, r):
+    rng = np.random.default_rng(m * r)
+    for basis in (np.linalg.qr(rng.normal(size=(m, r)))[0], np.eye(m)[:, :r], -np.eye(m)[:, -r:]):
+        z = Complement(basis)(np.eye(m - r))
+        whole = np.concatenate([basis, z], axis=1)
+        np.testing.assert_allclose(whole.T @ whole, np.eye(m), atol=1e-14)
+
+
+def test_span_counts_each_column_at_its_own_length():
+    rng = np.random.default_rng(0)
+    columns = rng.normal(size=(20, 3)) @ rng.normal(size=(3, 5)) * 10.0 ** np.arange(-150, 150, 60)
+    for full in (False, True):
+        basis, rank = span(columns, full=full)
+        assert rank == 3
+        assert basis.shape == (20, 20 if full else 5)
+        np.testing.assert_allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=1e-13)
+        rest = columns - basis[:, :3] @ (basis[:, :3].T @ columns)
+        assert (np.abs(rest) <= 1e-14 * np.abs(columns).max(axis=0)).all()
+    assert span(columns * 0)[1] == 0
+    assert span(columns, tol=0.0)[1] == 5

@@ -1,19 +1,59 @@
 r"""The narrow twin: a wide product of matrices, and all that its width matters for.
 
-Let parameters :math:`A` (K × m) and :math:`B` (m × D) enter a loss only through :math:`M = AB`, and
-let Q be an orthonormal basis of :math:`S = \mathrm{row}(A) + \mathrm{col}(B)`, of dimension r. The
-second variation is :math:`\nabla^2\ell[dM, dM] + 2\langle G, dA\,dB\rangle` with
-:math:`dM = dA\,B + A\,dB` and :math:`G = \partial\ell/\partial M`. Only the part of dA and dB
-inside S reaches dM, and inside and outside do not mix in dA dB. So the Hessian is that of the
-*narrow twin*, the same product with inner width r and factors :math:`(AQ, Q^\top B)`, beside a bulk
-:math:`\pm\sigma_i(G)`, each m − r times, and zeros.
+Let parameters :math:`A` (K × m) and :math:`B` (m × D) enter a loss only through :math:`M = AB`,
+beside other parameters, and let Q be an orthonormal basis of
+:math:`S = \mathrm{row}(A) + \mathrm{col}(B)`, of dimension r. The second variation is
+:math:`\nabla^2\ell[dM, dM] + 2\langle G, dA\,dB\rangle` with :math:`dM = dA\,B + A\,dB` and
+:math:`G = \partial\ell/\partial M`. Only the part of dA and dB inside S reaches dM, and inside and
+outside do not mix in dA dB. So the Hessian is that of the *narrow twin*, the same product with
+inner width r and factors :math:`(AQ, Q^\top B)`, beside a bulk :math:`\pm\sigma_i(G)`, each m − r
+times, and zeros.
+
+The twin has flat directions of its own. With :math:`G = U\,\mathrm{diag}(\sigma)\,V^\top` of rank
+ρ, rows of :math:`U^\top dA` and columns of :math:`dB\,V` beyond ρ matter only through dM, hence
+only inside col(B) and row(A), and there only as far as the loss's second derivative sees dM. That
+leaves at most 2rρ + KD of the twin's r (K + D) dimensions; for K = 1, 2r + D − 1.
+
+All of it is bases; no block is assembled here. Usage, for any operator whose loss sees A and B
+only through AB::
+
+    twin = TwinSubspaces(B, A, G, place)     # place(dB, dA): vectors (p, n) of those changes
+    families = [twin.inside(), *twin.outside()]
+    return Spectrum(families, "narrow twin", operator=H)     # the block: basisᵀ (H basis)
+
+Where the network of width r has an operator of its own, its products are cheaper:
+``twin.inside(products=lambda c: twin.project(*split(H_r @ join(*twin.embed(c)))))``. Several such
+products, and other parameters beside them, share one block: embed them side by side.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
-from hessence._common.arrays import Array, epsilon, floating, require_shape
+import array_api_compat as api
+
+from hessence._common.arrays import (
+    Array,
+    constant,
+    floating,
+    numerical_rank,
+    require_shape,
+    stack_rows,
+    transpose,
+)
+from hessence.spectra.frames import Complement, span
+from hessence.spectra.subspaces import Columns, Isometry, Subspaces
+
+HALF = 0.5**0.5
+
+Factors = tuple[Array, Array]
+"""Changes dB (..., n, r, D) and dA (..., n, K, r) of the two factors, n at a time."""
+
+Place = Callable[[Array, Array], Array]
+"""Puts changes dB (..., n, m, D) and dA (..., n, K, m) among all parameters, (..., p, n)."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,15 +88,16 @@ def narrow_twin(W1: Array, W2: Array, *, tol: float | None = None) -> NarrowTwin
 
     Parameters
     ----------
-    W1 : array (m, D)
+    W1 : array (..., m, D)
         The first factor to act.
-    W2 : array (K, m)
+    W2 : array (..., K, m)
         The second.
     tol : float, optional
-        Directions of the hidden space whose singular value in the stack of both matrices is at most
-        `tol` times the largest are dropped. The default is (K + D) · ε, ε the spacing of the
-        floating-point type. Dropping changes the product by rounding only; keeping a direction more
-        than needed changes nothing at all.
+        Each column of W1 and each row of W2 may lose this share of its length; directions of the
+        hidden space that are needed for no more than that are dropped. The default is some ε, the
+        spacing of the floating-point type. Dropping changes the product by rounding only,
+        whatever the units of inputs and outputs; keeping a direction more than needed changes
+        nothing at all. So the twins of a batch of products keep min(m, K + D) directions each.
 
     Examples
     --------
@@ -68,16 +109,270 @@ def narrow_twin(W1: Array, W2: Array, *, tol: float | None = None) -> NarrowTwin
     (5, True)
     """
     xp, W1, W2 = floating(W1=W1, W2=W2)
-    require_shape("W1", W1, ("m", "D"), batch=False)
-    require_shape("W2", W2, ("K", int(W1.shape[0])), batch=False)
-    stack = xp.concat([W1, xp.matrix_transpose(W2)], axis=-1)
-    left, singular, _ = xp.linalg.svd(stack, full_matrices=False)
-    if tol is None:
-        # The width m does not count, unlike in `numerical_rank`: it may be huge, and a direction
-        # too many does no harm.
-        tol = int(stack.shape[-1]) * epsilon(stack)
-    elif not tol >= 0:
+    require_shape("W1", W1, ("m", "D"), batch=True)
+    require_shape("W2", W2, ("K", int(W1.shape[-2])), batch=True)
+    if tol is not None and not tol >= 0:
         raise ValueError(f"tol must not be negative, got {tol}.")
-    keep = max(1, int(xp.sum(xp.astype(singular > tol * singular[0], xp.int64))))
-    basis = left[:, :keep]
-    return NarrowTwin(xp.matmul(xp.matrix_transpose(basis), W1), xp.matmul(W2, basis), basis)
+    both = xp.concat([W1, transpose(W2)], axis=-1)
+    # The basis is a constant: eigenvalues do not depend on it, and so gradients are right.
+    basis, rank = span(constant(both), tol=tol)
+    basis = basis[..., : max(1, rank)]
+    return NarrowTwin(xp.matmul(transpose(basis), W1), xp.matmul(W2, basis), basis)
+
+
+class TwinSubspaces:
+    """The subspaces that a loss of W2 W1 leaves invariant, whatever else it depends on.
+
+    Parameters
+    ----------
+    W1, W2 : array (..., m, D), (..., K, m)
+        The factors B and A. Leading dimensions are a batch of networks, for which no rank is
+        decided: all have as many directions as their shapes allow.
+    gradient : array (..., K, D)
+        G = ∂ℓ/∂M.
+    place : callable
+        Puts changes of the factors among all parameters.
+    noise : float
+        What of the gradient may be rounding: smaller singular values count as zero.
+    loss_hessian : callable, optional
+        The second derivative of the loss as a map of matrices (..., n, K, D), where the loss
+        depends on nothing but M: directions that it does not see are flat, too.
+
+    Attributes
+    ----------
+    twin : NarrowTwin
+        The factors of width r and the basis Q.
+    """
+
+    def __init__(
+        self,
+        W1: Array,
+        W2: Array,
+        gradient: Array,
+        place: Place,
+        *,
+        noise: float = 0.0,
+        loss_hessian: Callable[[Array], Array] | None = None,
+    ) -> None:
+        self._xp = xp = api.array_namespace(W1, gradient)
+        self.twin = narrow_twin(W1, W2)
+        self._place, self._loss_hessian = place, loss_hessian
+        left, singular, right = xp.linalg.svd(constant(gradient), full_matrices=True)
+        batched = gradient.ndim > 2
+        self._rank = (
+            min(gradient.shape[-2:]) if batched else numerical_rank(singular, gradient.shape, noise)
+        )
+        self._left, self._right = left, transpose(right)
+        turned = xp.matmul(transpose(left), xp.matmul(gradient, self._right))
+        self._singular = xp.linalg.diagonal(turned)[..., : self._rank]
+
+    @property
+    def bound(self) -> int:
+        """An upper bound of ``size`` that costs nothing."""
+        return 2 * self.twin.width * self._rank + sum(self._rest_sizes(inside=True))
+
+    @property
+    def size(self) -> int:
+        """The dimension of the part of the twin that is not known to be flat."""
+        return 2 * self.twin.width * self._rank + int(self._seen.shape[-1])
+
+    def inside(
+        self, label: str = "twin", products: Callable[[Array], Array] | None = None
+    ) -> Subspaces:
+        """Return the part of the twin that is not known to be flat, one dense block.
+
+        Its matrix comes from products of the operator, or from `products` of coordinates
+        (size, n), such as those of a network of width r.
+        """
+
+        def embed(columns: Array) -> Array:
+            return self._place(*self.widen(*self.embed(columns)))
+
+        return Subspaces((label,) * self.size, lambda _: Columns(embed), products=products)
+
+    def outside(self, names: str = "") -> list[Subspaces]:
+        """Return all the rest: the bulk ±σ_i(G), and what is flat within the twin and beyond it.
+
+        `names` is appended to the labels, before the index of a singular value.
+        """
+        return [*self._bulk(names), *self._flat(names)]
+
+    def embed(self, columns: Array) -> Factors:
+        """Return the changes of the twin's factors that coordinates (..., size, n) stand for."""
+        xp, main = self._xp, 2 * self.twin.width * self._rank
+        rows = transpose(columns)
+        rest = xp.matmul(rows[..., main:], transpose(self._seen))
+        return self._turn_back(self._rest(rest, inside=True), rows[..., :main])
+
+    def project(self, dB: Array, dA: Array) -> Array:
+        """Return the coordinates (..., size, n) of changes of the twin's factors."""
+        xp, rank = self._xp, self._rank
+        rows = xp.matmul(transpose(self._left)[..., None, :, :], dA)
+        columns = transpose(xp.matmul(dB, self._right[..., None, :, :]))
+        of_b, of_a = self._spans[0][0], self._spans[1][0]
+        b, a = (n for _, n in self._spans)
+        parts = [rows[..., :rank, :], columns[..., :rank, :]]
+        rest = [
+            xp.matmul(rows[..., rank:, :], of_b[..., None, :, :b]),
+            xp.matmul(columns[..., rank:, :], of_a[..., None, :, :a]),
+        ]
+        seen = xp.matmul(xp.concat([_flat(part) for part in rest], axis=-1), self._seen)
+        return transpose(xp.concat([*(_flat(part) for part in parts), seen], axis=-1))
+
+    def widen(self, dB: Array, dA: Array) -> Factors:
+        """Return changes of the twin's factors as changes of the wide ones."""
+        xp, basis = self._xp, self.twin.basis[..., None, :, :]
+        return xp.matmul(basis, dB), xp.matmul(dA, transpose(basis))
+
+    # Inside. Coordinates: rows of Uᵀ dA and columns of dB V up to ρ, then what matters beyond.
+
+    def _turn_back(self, rest: Factors, main: Array | None = None) -> Factors:
+        """Return dB and dA of rows of Uᵀ dA and columns of dB V beyond ρ, and up to it.
+
+        Those up to ρ are coordinates (..., n, 2ρr), or zero.
+        """
+        xp, start = self._xp, 0 if main is not None else self._rank
+        left, right = (basis[..., None, :, start:] for basis in (self._left, self._right))
+        rows, columns = rest
+        if main is not None:
+            shape = (*main.shape[:-1], 2, self._rank, self.twin.width)
+            both = xp.reshape(main, shape)
+            rows = stack_rows(both[..., 0, :, :], rows)
+            columns = stack_rows(both[..., 1, :, :], columns)
+        return transpose(xp.matmul(right, columns)), xp.matmul(left, rows)
+
+    @cached_property
+    def _spans(self) -> tuple[tuple[Array, int], tuple[Array, int]]:
+        """Orthogonal bases of the twin's hidden space that begin with col(B) and with row(A)."""
+        W1, W2 = constant(self.twin.W1), constant(self.twin.W2)
+        return span(W1, full=True), span(transpose(W2), full=True)
+
+    def _rest_sizes(self, inside: bool) -> tuple[int, int]:
+        """Return the dimensions of rows and columns beyond ρ, in the spans or outside."""
+        (_, b), (_, a) = self._spans
+        r = self.twin.width
+        rows, columns = self._rest_counts
+        return (rows * b, columns * a) if inside else (rows * (r - b), columns * (r - a))
+
+    @property
+    def _rest_counts(self) -> tuple[int, int]:
+        outputs, inputs = int(self._left.shape[-1]), int(self._right.shape[-1])
+        return outputs - self._rank, inputs - self._rank
+
+    def _rest(self, coordinates: Array, inside: bool) -> Factors:
+        """Return rows of Uᵀ dA and columns of dB V beyond ρ, both as rows (..., n, ·, r)."""
+        xp = self._xp
+        parts, start = [], 0
+        for (basis, rank), count, size in zip(
+            self._spans, self._rest_counts, self._rest_sizes(inside), strict=True
+        ):
+            own = basis[..., :rank] if inside else basis[..., rank:]
+            piece = coordinates[..., start : start + size]
+            shape = (*piece.shape[:-1], count, int(own.shape[-1]))
+            parts.append(xp.matmul(xp.reshape(piece, shape), transpose(own)[..., None, :, :]))
+            start += size
+        return parts[0], parts[1]
+
+    @cached_property
+    def _split(self) -> tuple[Array, int]:
+        """An orthogonal basis of the rest inside the spans, what matters of it first."""
+        xp, W1 = self._xp, constant(self.twin.W1)
+        W2, count = constant(self.twin.W2), sum(self._rest_sizes(inside=True))
+        eye = xp.eye(count, dtype=W1.dtype, device=api.device(W1))
+        if W1.ndim > 2 or count == 0:
+            return eye, count
+        dB, dA = self._turn_back(self._rest(eye, inside=True))
+        # Columns Jᵀ S e for every entry e of M: H is zero on whatever is orthogonal to all.
+        change = xp.matmul(dA, W1) + xp.matmul(W2, dB)
+        if self._loss_hessian is not None:
+            change = constant(self._loss_hessian(change))
+        return span(_flat(change), full=True)
+
+    @property
+    def _seen(self) -> Array:
+        basis, rank = self._split
+        return basis[:, :rank]
+
+    # Outside.
+
+    @property
+    def _spare(self) -> int:
+        return int(self.twin.basis.shape[-2]) - self.twin.width
+
+    @cached_property
+    def _complement(self) -> Complement:
+        return Complement(self.twin.basis)
+
+    def _bulk(self, names: str) -> list[Subspaces]:
+        if not (self._spare and self._rank):
+            return []
+
+        def isometry(sign: int) -> Callable[[int], Isometry]:
+            def of(i: int) -> Isometry:
+                def embed(coordinates: Array, copies: Array) -> Array:
+                    copies = HALF * coordinates[..., None] * copies
+                    hidden = transpose(self._complement(copies))
+                    dA = self._left[..., None, :, i, None] * hidden[..., :, None, :]
+                    dB = sign * hidden[..., :, :, None] * self._right[..., None, None, :, i]
+                    return self._place(dB, dA)
+
+                return embed
+
+            return of
+
+        members = [f"{names}/{i}" for i in range(self._rank)]
+        return [
+            Subspaces(
+                ("bulk",),
+                isometry(sign),
+                self._spare,
+                members,
+                values=(sign * self._singular)[..., None],
+            )
+            for sign in (1, -1)
+        ]
+
+    def _flat(self, names: str) -> list[Subspaces]:
+        xp = self._xp
+        outer = sum(self._rest_sizes(inside=False))
+        basis, rank = self._split
+        rows, columns = self._rest_counts
+        zero = 0 * self._left[..., 0, :1]
+
+        def in_twin(coordinates: Array, copies: Array) -> Array:
+            scaled = transpose(coordinates[..., None] * copies)
+            hidden = xp.matmul(scaled[..., outer:], transpose(basis[:, rank:]))
+            rows, columns = self._rest(scaled[..., :outer], inside=False)
+            more_rows, more_columns = self._rest(hidden, inside=True)
+            rest = rows + more_rows, columns + more_columns
+            return self._place(*self.widen(*self._turn_back(rest)))
+
+        def unused(coordinates: Array, copies: Array) -> Array:
+            scaled = coordinates[..., None] * copies
+            *batch, _, n = scaled.shape
+            # One column of the complement for each of n vectors and rows and columns beyond ρ.
+            shaped = xp.reshape(scaled, (*batch, rows + columns, self._spare, n))
+            order = (*range(len(batch)), *(len(batch) + i for i in (1, 2, 0)))
+            apart = xp.reshape(
+                xp.permute_dims(shaped, order), (*batch, self._spare, n * (rows + columns))
+            )
+            hidden = transpose(self._complement(apart))
+            hidden = xp.reshape(hidden, (*hidden.shape[:-2], n, rows + columns, hidden.shape[-1]))
+            left = self._left[..., None, :, self._rank :]
+            right = self._right[..., None, :, self._rank :]
+            dA = xp.matmul(left, hidden[..., :rows, :])
+            dB = transpose(xp.matmul(right, hidden[..., rows:, :]))
+            return self._place(dB, dA)
+
+        inner = outer + int(basis.shape[0]) - rank
+        unused_count = (rows + columns) * self._spare
+        return [
+            Subspaces((f"flat/twin{names}",), lambda _: in_twin, inner, values=zero),
+            Subspaces((f"flat/unused{names}",), lambda _: unused, unused_count, values=zero),
+        ]
+
+
+def _flat(matrices: Array) -> Array:
+    """Join the last two axes."""
+    xp = api.array_namespace(matrices)
+    return xp.reshape(matrices, (*matrices.shape[:-2], math.prod(matrices.shape[-2:])))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, stack_rows, unit, zero_rows
+from hessence._common.arrays import Array, epsilon, stack_rows, to_numpy, transpose, unit, zero_rows
+
+DROPPED = 16
+"""Which share of a column, in ε, is not worth a direction of its own."""
 
 
 class Frame:
@@ -61,12 +64,12 @@ class Frame:
         return columns[..., : self.rank, :] * self._signs
 
     def span(self, coordinates: Array) -> Array:
-        """Carry coordinates (..., r, n) along the span to vectors (..., m, n)."""
+        """Embed coordinates (..., r, n) along the span as vectors (..., m, n)."""
         coordinates = coordinates * self._signs
         return self._apply(stack_rows(coordinates, zero_rows(self.order - self.rank, coordinates)))
 
     def complement(self, coordinates: Array) -> Array:
-        """Carry coordinates (..., m − r, n) in the complement to vectors (..., m, n)."""
+        """Embed coordinates (..., m − r, n) in the complement as vectors (..., m, n)."""
         return self._apply(stack_rows(zero_rows(self.rank, coordinates), coordinates))
 
     def _apply(self, columns: Array) -> Array:
@@ -77,3 +80,78 @@ class Frame:
     def _reflect(self, normal: Array, weight: Array, columns: Array) -> Array:
         overlap = self._xp.matmul(normal[..., None, :], columns)
         return columns - normal[..., :, None] * (weight[..., None, None] * overlap)
+
+
+class Complement:
+    r"""The orthogonal complement of orthonormal columns, by one block reflector.
+
+    With :math:`Q_1` (m × r) the columns and :math:`X|X^\top Q_1|` the polar decomposition of their
+    first r rows, :math:`Y = Q_1 + E X` with E the first r columns of the identity, the matrix
+    :math:`I - Y (I + P)^{-1} Y^\top` is orthogonal and symmetric, and maps E to the span of
+    :math:`Q_1`: its other columns span the complement. P, the symmetric factor, has no negative
+    eigenvalue, so that nothing is divided by a small number. Two thin products apply it, where the
+    reflectors of a :class:`Frame` come one by one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> basis = np.linalg.qr(np.random.default_rng(0).normal(size=(5, 2)))[0]
+    >>> z = Complement(basis)(np.eye(3))
+    >>> bool(np.allclose(z.T @ z, np.eye(3))), bool(np.abs(basis.T @ z).max() < 1e-15)
+    (True, True)
+    """
+
+    def __init__(self, basis: Array) -> None:
+        self._xp = xp = api.array_namespace(basis)
+        self.rank = int(basis.shape[-1])
+        left, singular, right = xp.linalg.svd(basis[..., : self.rank, :])
+        polar = xp.matmul(left, right)
+        below = basis[..., self.rank :, :]
+        self._normals = xp.concat([basis[..., : self.rank, :] + polar, below], axis=-2)
+        inverse = transpose(right) / (1 + singular)[..., None, :]
+        self._inverse = xp.matmul(inverse, right)
+
+    def __call__(self, coordinates: Array) -> Array:
+        """Embed coordinates (..., m − r, n) in the complement as vectors (..., m, n)."""
+        xp = self._xp
+        columns = stack_rows(zero_rows(self.rank, coordinates), coordinates)
+        overlap = xp.matmul(self._inverse, xp.matmul(transpose(self._normals), columns))
+        return columns - xp.matmul(self._normals, overlap)
+
+
+def span(columns: Array, *, tol: float | None = None, full: bool = False) -> tuple[Array, int]:
+    """Return orthonormal columns that begin with a basis of the span of others, and its dimension.
+
+    Each column counts at its own length, so that the units of what they stand for decide nothing:
+    a column loses at most a share `tol` of its length. A direction too many does no harm to what is
+    built on the basis, so little is dropped.
+
+    Parameters
+    ----------
+    columns : array (..., m, n)
+        The columns. For a batch no rank is decided: it is min(m, n), which is never too small.
+    tol : float, optional
+        The share, by default 16 ε times the largest singular value of the columns at unit length.
+    full : bool
+        Whether to go on to a basis of the whole space, (..., m, m).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> basis, rank = span(np.asarray([[1.0, 2.0, 1.0], [0.0, 0.0, 1e-12], [0.0, 0.0, 0.0]]))
+    >>> basis.shape, rank
+    ((3, 3), 2)
+    """
+    xp = api.array_namespace(columns)
+    if columns.ndim > 2:
+        basis, _ = xp.linalg.qr(columns, mode="complete" if full else "reduced")
+        return basis, min(columns.shape[-2:])
+    scaled = transpose(unit(transpose(columns)))
+    basis, singular, _ = xp.linalg.svd(scaled, full_matrices=False)
+    missing = int(columns.shape[0]) - int(basis.shape[1])
+    if full and missing:
+        eye = xp.eye(missing, dtype=columns.dtype, device=api.device(columns))
+        basis = xp.concat([basis, Complement(basis)(eye)], axis=-1)
+    values = to_numpy(singular)
+    threshold = DROPPED * epsilon(columns) * values.max(initial=0.0) if tol is None else tol
+    return basis, int((values > threshold).sum())
