@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import hessence as hs
-from hessence.models import estimated_spectrum, model_spectrum
+from hessence.spectra import estimating, model_spectrum
 from tests.models.stacks import dense, linear, mlp
 
 
@@ -31,7 +31,7 @@ def test_an_estimate_has_proved_errors(large):
     assert s.converged
     assert s.method == "Lanczos"
     assert len(s) == 6
-    assert len(truth) > estimated_spectrum.SMALL
+    assert len(truth) > estimating.SMALL
     assert bool(((s.eigenvalues - truth[:6]).abs() <= s.errors).all())
     assert float(s.errors.max()) <= 2e-6 * float(truth[0])
     assert float(s.sharpness) == float(s.eigenvalues[0])

@@ -1,25 +1,70 @@
-"""Symmetric operators on parameter space: what ``net.hessian(x, y)`` returns."""
+"""Symmetric operators on parameter space: what ``hessian`` returns, and what is made of them.
+
+An operator multiplies: a subclass says its ``shape``, gives some array of its kind (``_reference``)
+and multiplies columns (``_apply``). Everything else follows: the algebra ``H + 2 * G``, ``-H``,
+``H.T``, the restriction to some of the parameters, the dense matrix, SciPy's operator, and what
+products tell of the spectrum. A ``Hessian`` knows more, and answers from theorems.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING, Any
 
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, floating, like, nonzero, to_numpy
+from hessence._common.arrays import (
+    Array,
+    Numbers,
+    dtype_name,
+    floating,
+    integers,
+    kind,
+    like,
+    nonzero,
+    stack_rows,
+    to_numpy,
+    transpose,
+    zero_rows,
+)
 from hessence._common.memory import available
+from hessence.krylov.eigenpairs import eigenpairs
+from hessence.krylov.eigenpairs_result import Eigenpairs
+from hessence.krylov.trace import trace
+from hessence.spectra.estimating import estimate
 from hessence.spectra.spectrum import Spectrum
+
+OF_SPECTRA = (
+    "eigenvalues eigenvectors errors values multiplicities spaces labels sharpness trace_stderr "
+    "squared_norm norm logabsdet rank inertia condition_number density verify plot save to_frame "
+    "exact method reason converged products"
+)
+"""What can be asked of a spectrum, and of an operator only through its spectrum."""
 
 
 class Operator(ABC):
     """A symmetric matrix that is applied rather than stored.
 
     ``H @ V`` follows ``matmul``: V is a vector (p,) or columns (p, k); where H stands for a batch
-    of networks, V may have the batch dimensions in front.
+    of networks, V may have the batch dimensions in front. Operators add and scale.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> H = hs.ScalarLinear([1.0, 2.0], [0.5, 1.0]).hessian([1.0, -1.0], [2.0, -1.0])
+    >>> A, v = H - 2 * H.ggn, np.ones(4)
+    >>> bool(np.allclose(A @ v, H @ v - 2 * (H.ggn @ v)))
+    True
+    >>> A.restrict([0, 3]).dense().shape, A.T is A
+    ((2, 2), True)
     """
+
+    # NumPy's arrays and numbers leave a product or a multiple to the operator.
+    __array_ufunc__ = None
 
     @property
     @abstractmethod
@@ -58,6 +103,76 @@ class Operator(ABC):
                 f"got {tuple(columns.shape)}."
             )
         return self._apply(columns[:, None])[..., 0] if vector else self._apply(columns)
+
+    def __rmatmul__(self, other: Array) -> Array:
+        # H is its own transpose: v @ H is H @ v, and of rows the transpose of H @ Vᵀ.
+        return self @ other if other.ndim == 1 else transpose(self @ transpose(other))
+
+    @property
+    def T(self) -> Operator:
+        """The transpose, which is the operator itself."""
+        return self
+
+    def __add__(self, other: Any) -> Operator:
+        return _combined(self, other, 1.0) if isinstance(other, Operator) else NotImplemented
+
+    def __sub__(self, other: Any) -> Operator:
+        return _combined(self, other, -1.0) if isinstance(other, Operator) else NotImplemented
+
+    def __mul__(self, factor: Any) -> Operator:
+        if not isinstance(factor, Real) and getattr(factor, "ndim", None) != 0:
+            return NotImplemented
+        number = float(factor)
+        if not math.isfinite(number):
+            raise ValueError(f"an operator is multiplied by a finite number, got {number}.")
+        return Combination(tuple((number * own, part) for own, part in _terms(self)))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> Operator:
+        factor: float = 1.0 / divisor
+        return self * factor
+
+    def __neg__(self) -> Operator:
+        return self * -1.0
+
+    def restrict(self, indices: Any) -> Operator:
+        """Return the diagonal block of some of the parameters, by their places in a vector.
+
+        Parameters
+        ----------
+        indices : slice, or array of int or bool
+            The places, as NumPy takes them; none twice.
+        """
+        size = self.shape[-1]
+        try:
+            chosen = np.arange(size)[indices if isinstance(indices, slice) else to_numpy(indices)]
+        except IndexError as error:
+            raise ValueError(f"indices must choose among {size} parameters: {error}.") from error
+        chosen = np.atleast_1d(chosen)
+        if chosen.ndim != 1 or not chosen.size or len(np.unique(chosen)) != chosen.size:
+            raise ValueError("indices must be one-dimensional, and choose some parameters, once.")
+        return Restriction(self, chosen)
+
+    def top(self, k: int = 1, which: str = "LA", **options: Any) -> Eigenpairs:
+        """Return extreme eigenpairs by Lanczos; the arguments are those of ``hs.eigenpairs``."""
+        return eigenpairs(self, k, which, **options)
+
+    def spectrum(self, *arguments: Any, **options: Any) -> Any:
+        """Return an estimate of the spectrum: see ``hessence.spectra.estimating.estimate``.
+
+        The arguments are ``k=10, which="LA", tol=1e-6, rng=0``, and ``probes, steps, memory`` for
+        the density.
+        """
+        return estimate(self, *arguments, **options)
+
+    def trace(self, *arguments: Any, **options: Any) -> Any:
+        """Return the trace by random products, with its standard error, as ``hs.trace`` does."""
+        return trace(self, *arguments, **options)
+
+    def release(self) -> None:
+        """Let go of what is kept from one product to the next; it is made again when needed."""
+        return
 
     def dense(self) -> Array:
         """Return the matrix itself, all p² entries of it."""
@@ -101,6 +216,92 @@ class Operator(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__} of shape {self.shape}"
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            if name in OF_SPECTRA.split():
+                raise AttributeError(
+                    f"an operator has no {name} until its spectrum is computed: "
+                    f"ask for H.spectrum().{name}."
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Combination(Operator):
+    """A sum of operators, each times a number.
+
+    Attributes
+    ----------
+    terms : tuple of (float, Operator)
+        The numbers and the operators.
+    """
+
+    terms: tuple[tuple[float, Operator], ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the matrix, batch dimensions in front."""
+        return self.terms[0][1].shape
+
+    @property
+    def _reference(self) -> Array:
+        return self.terms[0][1].reference
+
+    def _apply(self, columns: Array) -> Array:
+        total: Array = 0.0
+        for factor, part in self.terms:
+            image = part._apply(columns)
+            total = total + (image if factor == 1 else factor * image)
+        return total
+
+    def release(self) -> None:
+        """Let go of what the parts keep from one product to the next."""
+        for _, part in self.terms:
+            part.release()
+
+    def __repr__(self) -> str:
+        said = " + ".join(f"{factor:g} · {type(part).__name__}" for factor, part in self.terms)
+        return f"{said} of shape {self.shape}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Restriction(Operator):
+    """The diagonal block of an operator at some places.
+
+    Attributes
+    ----------
+    whole : Operator
+        The operator.
+    indices : array (q,) of int
+        The places, in the order that vectors of the restriction have.
+    """
+
+    whole: Operator
+    indices: Numbers
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the block, batch dimensions in front."""
+        return (*self.whole.shape[:-2], len(self.indices), len(self.indices))
+
+    @property
+    def _reference(self) -> Array:
+        return self.whole.reference
+
+    def _apply(self, columns: Array) -> Array:
+        xp, count = api.array_namespace(columns), len(self.indices)
+        # Rows that are not chosen come from a row of zeros below the columns.
+        source = np.full(self.whole.shape[-1], count)
+        source[self.indices] = np.arange(count)
+        padded = stack_rows(columns, zero_rows(1, columns))
+        images = self.whole._apply(xp.take(padded, integers(source, columns), axis=-2))
+        return xp.take(images, integers(self.indices, columns), axis=-2)
+
+    def release(self) -> None:
+        """Let go of what the operator keeps from one product to the next."""
+        self.whole.release()
+
 
 class Hessian(Operator):
     """The Hessian of a loss, split as H = ggn + functional.
@@ -142,3 +343,28 @@ class Hessian(Operator):
         gap = xp.abs(mine - theirs)
         missing = xp.where(gap == 0, 0 * gap, float("nan") + 0 * gap)
         return xp.where(mine == 0, missing, gap / xp.abs(nonzero(mine)))[()]
+
+
+def _terms(operator: Operator) -> tuple[tuple[float, Operator], ...]:
+    return operator.terms if isinstance(operator, Combination) else ((1.0, operator),)
+
+
+def _combined(first: Operator, second: Operator, sign: float) -> Combination:
+    """Return first + sign · second; the same operator in both is multiplied once."""
+    if first.shape != second.shape:
+        raise ValueError(f"operators that are added need one shape: {first.shape}, {second.shape}.")
+    kinds = [
+        (kind(part.reference), dtype_name(part.reference), str(api.device(part.reference)))
+        for part in (first, second)
+    ]
+    if kinds[0] != kinds[1]:
+        raise TypeError(
+            f"operators that are added need vectors of one kind: {kinds[0]} is not {kinds[1]}."
+        )
+    factors: dict[int, float] = {}
+    parts: dict[int, Operator] = {}
+    for scale, operator in ((1.0, first), (sign, second)):
+        for factor, part in _terms(operator):
+            factors[id(part)] = factors.get(id(part), 0.0) + scale * factor
+            parts[id(part)] = part
+    return Combination(tuple((factors[key], part) for key, part in parts.items()))

@@ -1,0 +1,181 @@
+"""The spectrum of an operator as far as products tell: eigenvalues with bounds, trace, density."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import array_api_compat as api
+import numpy as np
+
+from hessence._common.arguments import generator, require_int, require_tolerance
+from hessence._common.arrays import Array, epsilon, integers, like, to_numpy
+from hessence._common.memory import budget
+from hessence.krylov.density import density
+from hessence.krylov.density_result import Density, known_density
+from hessence.krylov.eigenpairs import eigenpairs
+from hessence.krylov.eigenpairs_result import Eigenpairs
+from hessence.krylov.request import Which, preference, require_which
+from hessence.krylov.trace import trace
+from hessence.spectra.estimate import Estimate
+
+SMALL = 512
+"""Up to so many parameters the whole matrix is computed, whatever k is."""
+
+WHOLE = 1024
+"""Up to so many parameters a density is that of all eigenvalues, if these take fewer products."""
+
+LARGEST = 2**14
+"""The most parameters of which all eigenvalues are computed when k is None."""
+
+DENSE_COPIES = 6
+"""How many matrices in double precision that takes at a time."""
+
+TRACE_PRODUCTS = 50
+"""How many products the trace is estimated with."""
+
+
+def estimate(
+    H: Any,
+    k: int | None = 10,
+    *,
+    which: str = "LA",
+    tol: float = 1e-6,
+    rng: int | np.random.Generator | None = 0,
+    probes: int = 16,
+    steps: int = 64,
+    memory: float | None = None,
+    reason: str = "no theorem is known for this operator.",
+) -> Estimate:
+    """Estimate the spectrum of an operator by products with it.
+
+    Up to 512 parameters the whole matrix is computed and solved. Beyond, Lanczos finds the k
+    eigenvalues, and 50 products go into the trace. The density is computed when it is first looked
+    at.
+
+    Parameters
+    ----------
+    H : Operator
+        Of one network, not a batch.
+    k : int or None
+        How many eigenvalues; None for all, of at most 16384 parameters.
+    which, tol, rng : optional
+        See ``hs.eigenpairs``.
+    probes, steps : int
+        Of the density, see ``hs.density``.
+    memory : float, optional
+        How many bytes vectors and matrices may take, by default half of what the device has free.
+    reason : str
+        Why the spectrum is not exact.
+    """
+    if len(H.shape) != 2:
+        raise ValueError(f"an estimate is of one operator, but H is a batch of shape {H.shape}.")
+    if k is not None:
+        require_int("k", k, 1, None)
+    require_int("probes", probes, 1, None)
+    require_int("steps", steps, 1, None)
+    require_which(which)
+    require_tolerance(tol)
+    generator(rng)
+    size, room = int(H.shape[0]), budget(memory, H.reference)
+    everything = k is None or k >= size
+    if everything and size > LARGEST:
+        raise ValueError(
+            f"k={k}, all eigenvalues, works up to {LARGEST} parameters, but there are {size}: "
+            "give a smaller k, or use hs.density."
+        )
+    needed = _matrices(size)
+    if everything and size > SMALL and needed > room:
+        raise ValueError(
+            f"k={k} takes the whole matrix and some {needed / 1e9:.1f} GB, more than memory= or "
+            "half of what is free: give a smaller k."
+        )
+    if k is None or everything or size <= SMALL:
+        return _dense(H, k, which, reason)
+    pairs = eigenpairs(H, k=k, which=which, tol=tol, rng=rng)
+    found = trace(H, products=TRACE_PRODUCTS, rng=rng, memory=memory)
+    # The estimate may live long, and holds the operator for its density: without what that keeps.
+    H.release()
+    return _reported(
+        pairs,
+        slice(None),
+        which=which,
+        reason=reason,
+        trace=found.value,
+        trace_stderr=found.stderr,
+        products=found.products,
+        density=lambda: (
+            _whole_density(H)
+            if size <= min(probes * steps, WHOLE) and needed <= room
+            else density(H, probes, steps, rng, memory=memory)
+        ),
+    )
+
+
+def _matrices(size: int) -> float:
+    """Return how many bytes the dense route takes."""
+    return DENSE_COPIES * size**2 * 8.0
+
+
+def _whole_density(H: Any) -> Density:
+    """Return the density of all eigenvalues, for fewer products than an estimate of it takes."""
+    pairs = eigenpairs(H, k=H.shape[0])
+    H.release()
+    found = known_density(pairs.eigenvalues, error=float(pairs.errors.max()))
+    return replace(found, products=pairs.products)
+
+
+def _dense(H: Any, k: int | None, which: str, reason: str) -> Estimate:
+    """Solve the whole matrix, and keep the k eigenvalues asked for."""
+    size = int(H.shape[0])
+    pairs = eigenpairs(H, k=size)
+    H.release()
+    values = to_numpy(pairs.eigenvalues).astype(np.float64)
+    wanted = preference(values[::-1], cast(Which, which))[: size if k is None else k]
+    rounding = size * epsilon(pairs.eigenvalues) * float(np.abs(values).max())
+    return _reported(
+        pairs,
+        integers(np.sort(size - 1 - wanted), pairs.eigenvalues),
+        which=which,
+        reason=reason,
+        trace=values.sum(),
+        trace_stderr=rounding,
+        products=0,
+        density=known_density(values, error=float(pairs.errors.max())),
+    )
+
+
+def _reported(
+    pairs: Eigenpairs,
+    chosen: Array | slice,
+    *,
+    which: str,
+    reason: str,
+    trace: float,
+    trace_stderr: float,
+    products: int,
+    density: Density | Callable[[], Density],
+) -> Estimate:
+    """Return some of the eigenpairs as an estimate; the products are those beside theirs."""
+    xp = api.array_namespace(pairs.eigenvalues)
+
+    def part(array: Array) -> Array:
+        return array if isinstance(chosen, slice) else xp.take(array, chosen, axis=-1)
+
+    return Estimate(
+        eigenvalues=part(pairs.eigenvalues),
+        errors=part(pairs.errors),
+        eigenvectors=part(pairs.eigenvectors),
+        trace=like(trace, pairs.eigenvalues),
+        trace_stderr=like(trace_stderr, pairs.eigenvalues),
+        size=int(pairs.eigenvectors.shape[0]),
+        converged=pairs.converged,
+        method=pairs.method,
+        message=pairs.message,
+        reason=reason,
+        which=which,
+        products=pairs.products + products,
+        norm=float(pairs.norm),
+        _density=density,
+    )
