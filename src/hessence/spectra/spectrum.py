@@ -93,7 +93,7 @@ class Spectrum:
     ) -> None:
         self.method = method
         self.exact = exact
-        self.families = tuple(family.of(operator) for family in families)
+        self.families = tuple(family.of(operator) for family in families if family.size)
         columns = [family.eigenvalues() for family in self.families]
         self._xp = xp = api.array_namespace(*columns)
         values = xp.concat(columns, axis=-1) + 0.0  # no negative zeros
