@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import hessence as hs
-from hessence.spectra import estimating, model_spectrum
+from hessence.models import model_spectrum
+from hessence.spectra import estimating
 from tests.models.stacks import dense, linear, mlp
 
 
