@@ -1,12 +1,14 @@
-"""Settings that all tests share: property tests draw the same examples on every machine."""
+"""Settings that all tests share: every run, in any order, on any worker, sees the same numbers."""
 
 from __future__ import annotations
 
+import random
 import signal
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, is_hypothesis_test, settings
+import torch
+from hypothesis import HealthCheck, is_hypothesis_test, register_random, settings
 from hypothesis.internal.conjecture import providers
 
 COMMON = {
@@ -45,6 +47,51 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("hunt")
+
+
+class Generators:
+    """The global random generators, as one generator that Hypothesis can seed for each example."""
+
+    def seed(self, seed):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        random.seed(seed)
+
+    def getstate(self):
+        return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+
+    def setstate(self, state):
+        torch.set_rng_state(state[0])
+        np.random.set_state(state[1])  # noqa: NPY002
+        random.setstate(state[2])
+
+
+GENERATORS = Generators()
+SEED = 20260
+register_random(GENERATORS)
+
+
+# A test that draws from a global generator must not depend on the tests that ran before it, nor on
+# whether it is the one that sets up what its file shares.
+def pytest_collectstart():
+    GENERATORS.seed(SEED)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    GENERATORS.seed(SEED)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef):
+    if fixturedef.scope == "function":
+        return (yield)
+    before = GENERATORS.getstate()
+    GENERATORS.seed(SEED)
+    try:
+        return (yield)
+    finally:
+        GENERATORS.setstate(before)
 
 
 @pytest.fixture(autouse=True, scope="session")
