@@ -156,11 +156,11 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     left = History.load(killed / "run.json")
     assert list(left.steps) in [list(range(n)) for n in (18, 19)]
     resumed = run_script(killed)
-    out, _ = resumed.communicate(timeout=120)
+    out, _ = resumed.communicate(timeout=300)
     assert resumed.returncode == 0
     # The last checkpoint was made at step 14.
     assert out.split()[0] == "14"
-    undisturbed.communicate(timeout=120)
+    undisturbed.communicate(timeout=300)
     history, expected = History.load(killed / "run.json"), History.load(whole / "run.json")
     np.testing.assert_array_equal(history.steps, np.arange(monitored_run.STEPS))
     np.testing.assert_array_equal(history.loss, expected.loss)
@@ -181,7 +181,7 @@ def test_all_ranks_get_the_same_records_and_the_first_one_writes(tmp_path):
         for rank, world in runs
     ]
     try:
-        assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
+        assert [process.wait(timeout=300) for process in processes] == [0, 0, 0]
     finally:
         for process in processes:
             process.kill()

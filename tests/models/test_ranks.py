@@ -34,7 +34,7 @@ def answers(tmp_path_factory):
             stack.callback(process.kill)
             started.append((process, log))
         for process, log in started:
-            code = process.wait(timeout=120)
+            code = process.wait(timeout=300)
             log.seek(0)
             assert code == 0, log.read()
     return [torch.load(folder / f"answers-{world}-{rank}.pt") for rank, world in runs]
