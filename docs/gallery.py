@@ -12,8 +12,8 @@ import io
 import sys
 from pathlib import Path
 
-from hessence.papers.experiments.overview import Result, read_results, verdict
-from hessence.papers.titles import PAPERS
+from hessence.papers import PAPERS
+from hessence.papers.experiments.outputs import Result, read_results, verdict
 
 HOME = Path(__file__).parent
 MOST_BYTES = 60_000

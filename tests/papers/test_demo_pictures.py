@@ -5,11 +5,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hessence.papers import demo_networks
+from hessence.papers import demo_pictures
 
 
 def test_swings_from_step_to_step_are_drawn_as_two_lines():
-    axes = demo_networks._edge_of_stability().figure.axes
+    axes = demo_pictures._edge_of_stability().figure.axes
     for ax in axes:
         for line in ax.lines:
             values = np.asarray(line.get_ydata())[-100:]
@@ -24,7 +24,7 @@ def test_swings_from_step_to_step_are_drawn_as_two_lines():
     ]
 
 
-@pytest.mark.parametrize("draw", [demo_networks._data_scale, demo_networks._attention_sweeps])
+@pytest.mark.parametrize("draw", [demo_pictures._data_scale, demo_pictures._attention_sweeps])
 def test_sweeps_have_one_legend_and_show_the_bulk(draw):
     figure = draw().figure
     (legend,) = figure.legends

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hessence.cli import CommandError
+from hessence.papers import papers_named
 from hessence.papers.claims.ledger import (
     Judged,
     UnknownClaimError,
@@ -17,7 +18,6 @@ from hessence.papers.claims.ledger import (
     one_thread,
 )
 from hessence.papers.claims.protocol import Claim
-from hessence.papers.titles import papers_named
 
 WIDTH = 100
 

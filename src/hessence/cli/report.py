@@ -16,10 +16,10 @@ from hessence.papers.claims.ledger import (
     ledger_table,
     one_thread,
 )
-from hessence.papers.experiments.overview import NothingToReportError, read_results
+from hessence.papers.experiments.outputs import NothingToReportError, read_results
 from hessence.papers.experiments.results_page import results_page
-from hessence.papers.experiments.task_progress import TaskProgress
 from hessence.papers.page import Table
+from hessence.papers.task_progress import TaskProgress
 
 
 def add(commands: Any) -> None:

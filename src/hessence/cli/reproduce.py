@@ -25,14 +25,12 @@ from hessence.papers.experiments.datasets import MissingDataError, require_data
 from hessence.papers.experiments.engines import open_engine
 from hessence.papers.experiments.jobs import Engine, EngineError
 from hessence.papers.experiments.listing import listing
-from hessence.papers.experiments.locking import InUseError
-from hessence.papers.experiments.options import OptionError, changed, nearest
-from hessence.papers.experiments.outputs import FAILURES, write_outputs
-from hessence.papers.experiments.overview import findings_table
+from hessence.papers.experiments.outputs import FAILURES, findings_table, write_outputs
 from hessence.papers.experiments.protocol import PRESETS, Experiment
 from hessence.papers.experiments.runner import Collected, collect, list_tasks
-from hessence.papers.experiments.store import CorruptStoreError, Store, open_store
-from hessence.papers.experiments.task_progress import TaskProgress
+from hessence.papers.experiments.settings import SettingError, changed, nearest
+from hessence.papers.experiments.store import CorruptStoreError, InUseError, Store, open_store
+from hessence.papers.task_progress import TaskProgress
 
 KEPT = "what is finished is kept, and the same command goes on from there."
 LARGEST_SEED = 2**63 - 1
@@ -132,7 +130,7 @@ def _plans(options: argparse.Namespace) -> list[Plan]:
         for plan in plans:
             list_tasks(plan.experiment, plan.settings)
         return plans
-    except (UnknownExperimentError, OptionError, EngineError) as error:
+    except (UnknownExperimentError, SettingError, EngineError) as error:
         raise CommandError(str(error)) from error
 
 

@@ -12,8 +12,7 @@ import numpy as np
 
 import hessence as hs
 from hessence._common.files import write_atomically
-from hessence.papers.demo_models import model_pictures
-from hessence.papers.demo_networks import network_pictures
+from hessence.papers.demo_pictures import model_pictures, network_pictures
 from hessence.papers.page import Picture, Table, page
 
 AUTODIFF_LIMIT = 400

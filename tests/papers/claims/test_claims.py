@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from hessence.cli.main import main
-from hessence.papers import claims
+from hessence.papers import PAPERS, claims, papers_named
 from hessence.papers.claims.ledger import MODULES, all_claims, ledger_sections
 from hessence.papers.claims.protocol import judge
 from hessence.papers.claims.tiny_transformers import draw
 from hessence.papers.experiments.catalogue import find_experiment
-from hessence.papers.titles import PAPERS, papers_named
 
 # What came out. A verdict that changes is either a mistake of ours or news.
 VERDICTS = {

@@ -26,7 +26,7 @@ from hessence.papers.claims.linear_networks import (
 from hessence.papers.claims.paper_000_pairs import pairs_near
 from hessence.papers.claims.scalar_networks import relu_draws
 from hessence.papers.claims.tiny_transformers import draw
-from hessence.papers.claims.trained_networks import Stack, stacked
+from hessence.papers.claims.trained_networks import NetworkBatch, batched
 
 
 def test_both_ways_to_a_hessian_agree():
@@ -113,23 +113,24 @@ def _differences(loss, value, step=1e-5):
 def test_stacks_differentiate_their_losses(activation):
     rng = np.random.default_rng(1)
     nets = [random_weights(rng, (3, 4, 4, 2)) for _ in range(3)]
-    stack = Stack(stacked(nets), rng.normal(size=(3, 7)), rng.normal(size=(2, 7)), activation)
-    for layer, slopes in enumerate(stack.gradients()):
+    x, y = rng.normal(size=(3, 7)), rng.normal(size=(2, 7))
+    batch = NetworkBatch(batched(nets), x, y, activation)
+    for layer, found in enumerate(batch.gradients()):
 
         def moved(step, layer=layer):
-            weights = [w.copy() for w in stack.weights]
+            weights = [w.copy() for w in batch.weights]
             weights[layer][:, 1, 2] += step
-            return replace(stack, weights=tuple(weights)).losses()
+            return replace(batch, weights=tuple(weights)).losses()
 
-        assert np.allclose(slopes[:, 1, 2], _differences(moved, 0.0), atol=1e-8)
+        assert np.allclose(found[:, 1, 2], _differences(moved, 0.0), atol=1e-8)
 
 
 def test_hessians_of_stacks_are_those_of_each_network():
     rng = np.random.default_rng(2)
     nets = [random_weights(rng, (2, 3, 2)) for _ in range(2)]
     X, Y = rng.normal(size=(2, 2, 6))
-    stack = Stack(stacked(nets), X, Y)
-    for net, hessian in zip(nets, stack.hessians(), strict=True):
+    batch = NetworkBatch(batched(nets), X, Y)
+    for net, hessian in zip(nets, batch.hessians(), strict=True):
         assert np.allclose(hessian, Linear(net, X, Y).hessian(), atol=1e-10)
 
 
@@ -137,19 +138,19 @@ def test_networks_of_a_stack_may_have_data_of_their_own():
     rng = np.random.default_rng(4)
     nets = [random_weights(rng, (2, 3, 2)) for _ in range(2)]
     X, Y = rng.normal(size=(2, 2, 2, 6))
-    together = Stack(stacked(nets), X, Y)
+    together = NetworkBatch(batched(nets), X, Y)
     for i, net in enumerate(nets):
-        alone = Stack(stacked([net]), X[i], Y[i])
+        alone = NetworkBatch(batched([net]), X[i], Y[i])
         assert together.losses()[i] == pytest.approx(alone.losses()[0])
         assert np.allclose(together.hessians()[i], alone.hessians()[0])
 
 
 def test_descent_of_stacks_takes_a_rate_for_each_layer():
     rng = np.random.default_rng(3)
-    stack = Stack(stacked([random_weights(rng, (2, 3, 2))]), *rng.normal(size=(2, 2, 6)))
-    first, second = stack.descend(0.1, 1, (1.0, 0.0)).weights
-    assert np.allclose(first, stack.weights[0] - 0.1 * stack.gradients()[0])
-    assert np.array_equal(second, stack.weights[1])
+    batch = NetworkBatch(batched([random_weights(rng, (2, 3, 2))]), *rng.normal(size=(2, 2, 6)))
+    first, second = batch.descend(0.1, 1, (1.0, 0.0)).weights
+    assert np.allclose(first, batch.weights[0] - 0.1 * batch.gradients()[0])
+    assert np.array_equal(second, batch.weights[1])
 
 
 @pytest.mark.parametrize("sink", [0.0, 1.5])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from hessence.papers.experiments import Experiment, Finding
-from hessence.papers.experiments.limits import at_least, may_be_empty
+from hessence.papers.experiments.settings import at_least, may_be_empty
 
 OPEN = 4
 """So many tasks go through while there is a file ``closed`` in the diary."""

@@ -14,11 +14,11 @@ import pytest
 from hessence._common.files import write_atomically
 from hessence.cli import report
 from hessence.cli.main import main
+from hessence.papers import PAPERS
 from hessence.papers.claims import Claim, Verdict
 from hessence.papers.experiments import outputs
 from hessence.papers.experiments.catalogue import all_experiments, find_experiment
 from hessence.papers.experiments.store import Store
-from hessence.papers.titles import PAPERS
 from tests.papers.experiments.runs import SLEEPER
 
 MISTAKES = [

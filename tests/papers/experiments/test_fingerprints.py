@@ -1,15 +1,17 @@
 """Which edits make earlier records void."""
 
+import ast
 import importlib.util
 import sys
 
 import pytest
 
+from hessence.papers.experiments import fingerprints
 from hessence.papers.experiments.fingerprints import fingerprint
 
 SOURCE = '''
 """A file."""
-from hessence.papers.experiments.plain import plain
+from hessence.papers.experiments.records import json_value
 LIMIT = 3
 
 class Settings:
@@ -54,7 +56,7 @@ def mark(tmp_path):
         ("LIMIT = 3", "LIMIT = 4"),
         ("2 * self.width", "5 * self.width"),
         ("return LIMIT", "return LIMIT + 1"),
-        ("return helper(task)", "return plain(helper(task))"),
+        ("return helper(task)", "return json_value(helper(task))"),
         (
             "return helper(task)",
             "from hessence.papers import page\n    return helper(task)",
@@ -78,3 +80,15 @@ def test_edits_of_what_runs_count(mark, old, new):
 )
 def test_comments_layout_drawing_and_defaults_do_not(mark, old, new):
     assert mark(SOURCE) == mark(SOURCE.replace(old, new))
+
+
+def test_edits_of_modules_imported_from_a_package_count(mark, monkeypatch):
+    line = "from hessence.papers.experiments.shared import correlations\n    return helper(task)"
+    source = SOURCE.replace("return helper(task)", line)
+    before, read = mark(source), fingerprints._stripped
+
+    def edited(path):
+        return ast.parse("edit = 1") if path.name == "correlations.py" else read(path)
+
+    monkeypatch.setattr(fingerprints, "_stripped", edited)
+    assert mark(source) != before

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hessence.cli.main import main
-from hessence.papers.titles import PAPERS
+from hessence.papers import PAPERS
 from tests.papers.experiments.runs import SLEEPER
 
 SCRIPT = Path(__file__).parents[3] / "docs" / "gallery.py"

@@ -12,12 +12,12 @@ from scipy.sparse.linalg import LinearOperator, eigsh, svds
 from hessence.cli.main import main
 from hessence.papers.experiments.catalogue import all_experiments, find_experiment
 from hessence.papers.experiments.figures import gauss_newton_gap, language_model_sinks
-from hessence.papers.experiments.language_models import Gpt, GptShape
-from hessence.papers.experiments.language_training import Recipe, pretrain
 from hessence.papers.experiments.listing import experiment_table
-from hessence.papers.experiments.llama import LlamaShape
-from hessence.papers.experiments.texts import load_tokens, windows
-from tests.papers.experiments.llama2c_files import write_checkpoint, write_tokenizer
+from hessence.papers.experiments.shared.language_models import Gpt, GptShape
+from hessence.papers.experiments.shared.language_training import Recipe, pretrain
+from hessence.papers.experiments.shared.llama import LlamaShape
+from hessence.papers.experiments.shared.texts import load_tokens, windows
+from tests.papers.experiments.shared.llama2c_files import write_checkpoint, write_tokenizer
 
 SMALL = ("layers=2", "width=4", "heads=2", "context=4", "steps=2", "batch=4", "piece=3",
          "sequences=2", "draws=1", "every=1")  # fmt: skip

@@ -9,9 +9,9 @@ import pytest
 from hessence.papers.experiments.catalogue import find_experiment
 from hessence.papers.experiments.engines import open_engine
 from hessence.papers.experiments.jobs import EngineError
-from hessence.papers.experiments.options import changed
+from hessence.papers.experiments.records import task_generator
 from hessence.papers.experiments.runner import collect
-from hessence.papers.experiments.seeding import task_generator
+from hessence.papers.experiments.settings import changed
 from hessence.papers.experiments.store import open_store
 from tests.papers.experiments.runs import SLEEPER, begun
 

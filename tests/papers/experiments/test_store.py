@@ -6,9 +6,8 @@ import sqlite3
 import pytest
 
 from hessence.cli.main import main
-from hessence.papers.experiments import locking
-from hessence.papers.experiments.locking import InUseError
-from hessence.papers.experiments.store import CorruptStoreError, Key, Row, open_store
+from hessence.papers.experiments import store
+from hessence.papers.experiments.store import CorruptStoreError, InUseError, Key, Row, open_store
 from tests.papers.experiments.runs import SLEEPER
 
 KEY = Key("sleeper", "1", "{}", 0)
@@ -68,7 +67,7 @@ def test_a_folder_that_cannot_be_locked_is_not_said_to_be_in_use(tmp_path, monke
     def fail(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(locking, "_lock", fail)
+    monkeypatch.setattr(store, "_lock", fail)
     with pytest.raises(OSError, match="No locks available"), open_store(tmp_path):
         pass
 

@@ -1,6 +1,6 @@
 """Dense Hessians straight from the definition of a loss, and how far statements are from them.
 
-Nothing here knows a closed form, and nothing is differentiated by a machine. The mean-squared error
+Nothing here knows a closed form, or uses automatic differentiation. The mean-squared error
 of a linear network is of degree two in every single parameter, so that central differences of *any*
 step give its Hessian without error; rounding apart, they are the definition.
 """
@@ -71,8 +71,8 @@ def smooth_hessians(loss: Loss, points: Array, step: float = 0.008) -> Array:
     for k, weight in _STENCIL:
         for sign in (1, -1):
             moved = points[:, None, :] + sign * k * step * np.eye(size)
-            slopes = gradients(loss, moved.reshape(-1, size)).reshape(count, size, size)
-            found += sign * weight / step * slopes
+            shifted = gradients(loss, moved.reshape(-1, size)).reshape(count, size, size)
+            found += sign * weight / step * shifted
     return (found + np.swapaxes(found, 1, 2)) / 2
 
 
@@ -85,9 +85,9 @@ def curvature(loss: Loss, point: Array, direction: Array, step: float = 0.008) -
     """Return the second derivative of an analytic loss along a unit vector."""
     places = [sign * k for k, _ in _STENCIL for sign in (1, -1)]
     moved = point + (step * np.array(places)[:, None] + 1e-30j) * direction
-    slopes = loss(moved).imag / 1e-30
+    derivatives = loss(moved).imag / 1e-30
     weights = [sign * weight for _, weight in _STENCIL for sign in (1, -1)]
-    return float(np.dot(weights, slopes) / step)
+    return float(np.dot(weights, derivatives) / step)
 
 
 def characteristic(hessian: Array) -> list[Fraction]:
@@ -140,7 +140,7 @@ def eigenvalue_gap(values: Sequence[float] | NDArray[Any], hessian: Array) -> fl
 
 
 def without(values: Sequence[float] | NDArray[Any], taken: Sequence[float]) -> Array:
-    """Return eigenvalues less, for each of those to be taken out, the one nearest to it.
+    """Remove from the eigenvalues, for each value given, the one nearest to it.
 
     Examples
     --------

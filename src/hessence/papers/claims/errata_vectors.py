@@ -1,4 +1,4 @@
-"""What the papers print of vectors and is not so, with counterexamples and the right statement."""
+"""Misprints about vectors in the papers, with counterexamples and the right statements."""
 
 from __future__ import annotations
 

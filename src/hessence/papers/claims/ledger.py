@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from hessence.papers.claims.protocol import Claim, Verdict
 from hessence.papers.experiments.jobs import limited_threads
-from hessence.papers.experiments.options import nearest
+from hessence.papers.experiments.settings import nearest
 from hessence.papers.page import Table
 
 Judged = tuple[Claim, Verdict]

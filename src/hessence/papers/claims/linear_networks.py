@@ -127,8 +127,8 @@ def balanced_draws(seed: int) -> Iterator[tuple[Linear, float, Array]]:
 def jacobian_of(net: Linear) -> Array:
     """Return the outputs' derivatives, samples first, by differences: exact for linear ones."""
     steps = np.eye(len(net.point))
-    slopes = (net.outputs(net.point + steps) - net.outputs(net.point - steps)) / 2
-    return np.asarray(np.swapaxes(slopes, 1, 2).reshape(len(steps), -1).T)
+    columns = (net.outputs(net.point + steps) - net.outputs(net.point - steps)) / 2
+    return np.asarray(np.swapaxes(columns, 1, 2).reshape(len(steps), -1).T)
 
 
 def tangent_kernel(net: Linear) -> Array:

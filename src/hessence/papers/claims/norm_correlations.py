@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import hessence as hs
 from hessence.papers.claims.dense_hessians import Array
 from hessence.papers.claims.linear_networks import white
-from hessence.papers.claims.trained_networks import Activation, Stack, correlation, stacked
+from hessence.papers.claims.trained_networks import Activation, NetworkBatch, batched, correlation
 
 Kind = Literal["standard", "mup", "ntk"]
 When = Literal["initial", "trained"]
@@ -68,21 +68,21 @@ def measured(
     # Layers with multipliers c are trained as c W, at rates c² times those of W.
     factors = nets[0].multipliers
     scaled = [[c * w for c, w in zip(factors, net.weights, strict=True)] for net in nets]
-    stack = Stack(stacked(scaled), X, Y + 0.1 * rng.normal(size=Y.shape), activation)
+    batch = NetworkBatch(batched(scaled), X, Y + 0.1 * rng.normal(size=Y.shape), activation)
     rates = [1 / d for d in dims[:-1]] if kind == "mup" else [c**2 for c in factors]
     if when == "trained":
         rate, steps = (0.03, 600) if len(dims) > 3 else (0.05, 600) if linear else (0.1, 250)
-        stack = stack.descend(rate / max(rates), steps, rates)
-    sizes = [weight[0].size for weight in stack.weights]
+        batch = batch.descend(rate / max(rates), steps, rates)
+    sizes = [weight[0].size for weight in batch.weights]
     scale = np.repeat(factors, sizes)
-    hessians = stack.hessians() * scale[:, None] * scale
+    hessians = batch.hessians() * scale[:, None] * scale
     blocks = [hessians[:, a:b, a:b] for a, b in pairwise(np.cumsum([0, *sizes]))]
     return Measured(
-        stack.weights,
+        batch.weights,
         np.linalg.eigvalsh(hessians)[:, -1],
         np.trace(hessians, axis1=1, axis2=2),
         np.max([np.linalg.eigvalsh(block)[:, -1] for block in blocks], axis=0),
-        np.array([_squared_norms(weight) for weight in stack.weights]),
+        np.array([_squared_norms(weight) for weight in batch.weights]),
     )
 
 

@@ -72,12 +72,12 @@ def gradients() -> Verdict:
     """Check the gradient, and the Hessian times it."""
     gaps = []
     for net in scalar_draws(101):
-        slope = gradient(net.loss, net.point)
-        swapped, size = np.concatenate([net.w, net.v]), float(np.linalg.norm(slope))
-        gaps.append(float(np.max(np.abs(slope - net.residual * swapped))) / size)
+        grad = gradient(net.loss, net.point)
+        swapped, size = np.concatenate([net.w, net.v]), float(np.linalg.norm(grad))
+        gaps.append(float(np.max(np.abs(grad - net.residual * swapped))) / size)
         total = net.variance * float(net.w @ net.w + net.v @ net.v)
         printed = net.residual * total * swapped + net.residual**2 * net.point
-        truth = net.hessian() @ slope
+        truth = net.hessian() @ grad
         gaps.append(float(np.max(np.abs(printed - truth)) / np.linalg.norm(truth)))
     return judge(gaps, "complex steps of the loss, and the dense Hessian times them")
 

@@ -14,7 +14,7 @@ import hessence as hs
 from hessence.papers.claims.dense_hessians import Array
 from hessence.papers.claims.protocol import Claim, Verdict, judge
 from hessence.papers.claims.scalar_networks import orthogonal_draw
-from hessence.papers.claims.trained_networks import Activation, Stack, stacked
+from hessence.papers.claims.trained_networks import Activation, NetworkBatch, batched
 
 SIZES = (3, 5, 8)
 WIDTH = 10
@@ -94,8 +94,8 @@ def _spectra(depth: int, activation: Activation, size: int) -> Array:
     data = (data - data.mean(axis=1, keepdims=True)) / data.std(axis=1, keepdims=True)
     dims = (size, *[WIDTH if depth == 2 else 6] * (depth - 1), 1)
     nets = [hs.init.standard(dims, rng).weights for _ in range(NETWORKS)]
-    stack = Stack(stacked(nets), data[:size], data[size:], activation)
-    return np.asarray(np.linalg.eigvalsh(stack.hessians()))
+    batch = NetworkBatch(batched(nets), data[:size], data[size:], activation)
+    return np.asarray(np.linalg.eigvalsh(batch.hessians()))
 
 
 def _looked_at(depth: int, activation: Activation) -> Iterator[tuple[float, float, float]]:

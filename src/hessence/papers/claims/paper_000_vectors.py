@@ -64,9 +64,9 @@ def vectors_from_gradient() -> Verdict:
     nets += [replace(net, v=sign * net.w) for net in nets[:2] for sign in (1, -1)]
     gaps, inside = [], []
     for net in nets:
-        hessian, slope = net.hessian(), gradient(net.loss, net.point)
+        hessian, grad = net.hessian(), gradient(net.loss, net.point)
         vectors = [
-            value / net.residual * slope + net.residual * net.point for value in net.outliers()
+            value / net.residual * grad + net.residual * net.point for value in net.outliers()
         ]
         worst = max(
             vector_gap(value, vector, hessian)
@@ -108,11 +108,11 @@ def smoothness() -> Verdict:
     """Check that the outliers' eigenvectors turn in proportion to the step."""
     gaps = []
     for net in scalar_draws(107, 8):
-        slope = gradient(net.loss, net.point)
-        rate = 1e-3 / float(np.linalg.norm(slope))
+        grad = gradient(net.loss, net.point)
+        rate = 1e-3 / float(np.linalg.norm(grad))
         turns = []
         for share in (1.0, 0.5):
-            v, w = np.split(net.point - share * rate * slope, 2)
+            v, w = np.split(net.point - share * rate * grad, 2)
             before, after = (
                 np.linalg.eigh(each.hessian())[1][:, -1] for each in (net, replace(net, w=w, v=v))
             )

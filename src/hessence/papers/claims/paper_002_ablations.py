@@ -13,7 +13,7 @@ from hessence.papers.claims.dense_hessians import Array
 from hessence.papers.claims.linear_networks import balanced_weights, white
 from hessence.papers.claims.paper_002_data import labelled
 from hessence.papers.claims.protocol import Claim, Verdict, judge
-from hessence.papers.claims.trained_networks import Stack, stacked
+from hessence.papers.claims.trained_networks import NetworkBatch, batched
 
 Setting = Literal["all", "labels", "raw", "raw, alike", "unbalanced", "tanh"]
 COUNTS = ((8, 8, 8), (12, 6, 6), (16, 4, 4), (20, 2, 2))
@@ -52,9 +52,9 @@ def _trained(setting: Setting) -> Array:
                 if setting in ("unbalanced", "tanh")
                 else balanced_weights(rng, dims, (0.5, 0.5, 0.5))
             )
-    X, Y = stacked(data)
-    stack = Stack(stacked(nets), X, Y, "tanh" if setting == "tanh" else "linear")
-    return stack.descend(0.1, 1500).sharpness().reshape(len(COUNTS), DRAWS)
+    X, Y = batched(data)
+    batch = NetworkBatch(batched(nets), X, Y, "tanh" if setting == "tanh" else "linear")
+    return batch.descend(0.1, 1500).sharpness().reshape(len(COUNTS), DRAWS)
 
 
 def _told(setting: Setting) -> str:

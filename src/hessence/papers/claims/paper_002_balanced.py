@@ -21,7 +21,7 @@ from hessence.papers.claims.linear_networks import (
     tangent_kernel,
 )
 from hessence.papers.claims.protocol import Claim, Verdict, judge
-from hessence.papers.claims.trained_networks import Activation, Stack, stacked
+from hessence.papers.claims.trained_networks import Activation, NetworkBatch, batched
 
 
 def _shared() -> Verdict:
@@ -60,17 +60,17 @@ def alignment(*, printed: bool) -> list[float]:
     return gaps
 
 
-def _runge_kutta(stack: Stack, step: float) -> Stack:
+def _runge_kutta(batch: NetworkBatch, step: float) -> NetworkBatch:
     """Return the networks a step of the classical method on."""
-    total = [np.zeros_like(weight) for weight in stack.weights]
-    now = stack
+    total = [np.zeros_like(weight) for weight in batch.weights]
+    now = batch
     for ahead, share in ((0.5, 1), (0.5, 2), (1.0, 2), (0.0, 1)):
-        slopes = now.gradients()
-        total = [sum_ + share / 6 * slope for sum_, slope in zip(total, slopes, strict=True)]
-        pairs = zip(stack.weights, slopes, strict=True)
-        now = replace(stack, weights=tuple(w - ahead * step * g for w, g in pairs))
-    moved = zip(stack.weights, total, strict=True)
-    return replace(stack, weights=tuple(w - step * t for w, t in moved))
+        gradients = now.gradients()
+        total = [sum_ + share / 6 * grad for sum_, grad in zip(total, gradients, strict=True)]
+        pairs = zip(batch.weights, gradients, strict=True)
+        now = replace(batch, weights=tuple(w - ahead * step * g for w, g in pairs))
+    moved = zip(batch.weights, total, strict=True)
+    return replace(batch, weights=tuple(w - step * t for w, t in moved))
 
 
 def _flow() -> Verdict:
@@ -81,10 +81,10 @@ def _flow() -> Verdict:
         for sizes in ((3, 3, 2), (2, 3, 3, 2)):
             weights = balanced_weights(rng, sizes, (0.9, 0.6))
             X = rng.normal(size=(sizes[0], 6))
-            stack = Stack(stacked([weights]), X, rng.normal(size=(sizes[-1], 6)), activation)
+            batch = NetworkBatch(batched([weights]), X, rng.normal(size=(sizes[-1], 6)), activation)
             for _ in range(100):
-                stack = _runge_kutta(stack, 0.02)
-            layers = [weight[0] for weight in stack.weights]
+                batch = _runge_kutta(batch, 0.02)
+            layers = [weight[0] for weight in batch.weights]
             gaps.append(max(float(np.max(np.abs(low @ low.T - high.T @ high)))
                             for low, high in pairwise(layers)))  # fmt: skip
             inside.append(activation == "linear")

@@ -20,7 +20,7 @@ from hessence.papers.claims.linear_networks import (
     white,
 )
 from hessence.papers.claims.protocol import Claim, Verdict, judge
-from hessence.papers.claims.trained_networks import Stack, stacked
+from hessence.papers.claims.trained_networks import NetworkBatch, batched
 
 
 def _near_zero() -> Verdict:
@@ -116,9 +116,9 @@ def _flattening() -> Verdict:
         weights = random_weights(rng, (3, 6, 3))
         X = white(rng, 3, 9)
         Y = (0.2 if i % 2 else 2.0) * weights[1] @ weights[0] @ X + 0.1 * rng.normal(size=(3, 9))
-        stack = Stack(stacked([weights]), X, Y)
+        batch = NetworkBatch(batched([weights]), X, Y)
         spectra = [
-            np.linalg.eigvalsh(each.hessians()[0]) for each in (stack, stack.descend(0.02, 5))
+            np.linalg.eigvalsh(each.hessians()[0]) for each in (batch, batch.descend(0.02, 5))
         ]
         before, after = (np.array([values.sum(), values[-1]]) for values in spectra)
         outputs = weights[1] @ weights[0] @ X

@@ -19,7 +19,7 @@ from hessence.papers.claims.linear_networks import (
     white,
 )
 from hessence.papers.claims.protocol import Claim, Verdict, judge
-from hessence.papers.claims.trained_networks import Stack, stacked
+from hessence.papers.claims.trained_networks import NetworkBatch, batched
 
 
 def _shallow() -> Iterator[tuple[Linear, float]]:
@@ -76,12 +76,12 @@ def _closer() -> Verdict:
     rng = np.random.default_rng(211)
     X = white(rng, 4, 12)
     nets = [random_weights(rng, (4, 6, 3)) for _ in range(6)]
-    stack = Stack(stacked(nets), X, rng.normal(size=(3, 4)) @ X)
+    batch = NetworkBatch(batched(nets), X, rng.normal(size=(3, 4)) @ X)
     rows = []
     for steps in (0, 20, 20, 40, 80):
-        stack = stack.descend(0.05, steps)
-        values = np.linalg.eigvalsh(stack.hessians())[:, ::-1][:, :5]
-        squares = [np.linalg.svd(weight, compute_uv=False) ** 2 for weight in stack.weights]
+        batch = batch.descend(0.05, steps)
+        values = np.linalg.eigvalsh(batch.hessians())[:, ::-1][:, :5]
+        squares = [np.linalg.svd(weight, compute_uv=False) ** 2 for weight in batch.weights]
         low = np.pad(squares[0], ((0, 0), (0, 4 - squares[0].shape[1])))
         sums = low[:, :, None] + squares[1][:, None, :]
         printed = np.sort(sums.reshape(len(nets), -1))[:, ::-1][:, :5]

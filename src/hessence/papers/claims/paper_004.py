@@ -8,7 +8,7 @@ from hessence.papers.claims.aligned_layers import BULK, RANK, aligned_start, des
 from hessence.papers.claims.dense_hessians import gradient
 from hessence.papers.claims.linear_networks import padded_gap
 from hessence.papers.claims.protocol import Claim, Verdict, judge
-from hessence.papers.claims.trained_networks import Stack, stacked
+from hessence.papers.claims.trained_networks import NetworkBatch, batched
 
 
 def _shared() -> Verdict:
@@ -122,8 +122,8 @@ def _activation() -> Verdict:
         ratios = []
         for depth in (2, 3, 4):
             net = aligned_start(233, depth, (0.9, 0.9))
-            stack = Stack(stacked([net.weights]), scale * net.X, scale * net.Y, "tanh")
-            values = np.linalg.eigvalsh(stack.descend(0.1 / scale**2, 150).hessians()[0])[::-1]
+            batch = NetworkBatch(batched([net.weights]), scale * net.X, scale * net.Y, "tanh")
+            values = np.linalg.eigvalsh(batch.descend(0.1 / scale**2, 150).hessians()[0])[::-1]
             means = values[: RANK**2].mean(), values[RANK**2 : RANK**2 + BULK].mean()
             ratios.append(float(means[0] / means[1]))
             gaps.append(abs(ratios[-1] / depth - 1) - 0.05)

@@ -20,7 +20,7 @@ TINY = 1e-30
 
 
 @dataclass(frozen=True)
-class Stack:
+class NetworkBatch:
     """Networks W_L φ(… φ(W_1 x)) of one shape, weights (N, d_ℓ, d_{ℓ−1}), samples in columns.
 
     Data are shared, (d_0, n), or every network's own, (N, d_0, n).
@@ -32,7 +32,7 @@ class Stack:
     activation: Activation = "linear"
 
     def _hidden(self, before: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return φ and its slope."""
+        """Return φ and its derivative."""
         if self.activation == "linear":
             return before, np.ones_like(before)
         if self.activation == "relu":
@@ -42,15 +42,15 @@ class Stack:
         return after, 1 - after**2
 
     def _forward(self) -> tuple[list[NDArray[Any]], list[NDArray[Any]], NDArray[Any]]:
-        """Return what every layer sees, the slopes of φ after it, and the residuals."""
+        """Return what every layer sees, the derivatives of φ after it, and the residuals."""
         shape = (len(self.weights[0]), *self.X.shape[-2:])
         seen: list[NDArray[Any]] = [np.broadcast_to(self.X, shape)]
-        slopes: list[NDArray[Any]] = []
+        derivatives: list[NDArray[Any]] = []
         for weight in self.weights[:-1]:
-            after, slope = self._hidden(weight @ seen[-1])
+            after, derivative = self._hidden(weight @ seen[-1])
             seen.append(after)
-            slopes.append(slope)
-        return seen, slopes, self.weights[-1] @ seen[-1] - self.Y
+            derivatives.append(derivative)
+        return seen, derivatives, self.weights[-1] @ seen[-1] - self.Y
 
     def losses(self) -> Array:
         """Return half the mean squared error of every network."""
@@ -59,22 +59,22 @@ class Stack:
 
     def gradients(self) -> list[NDArray[Any]]:
         """Return the gradient in every layer."""
-        seen, slopes, back = self._forward()
+        seen, derivatives, back = self._forward()
         back = back / self.X.shape[-1]
         found: list[NDArray[Any]] = []
         for layer in reversed(range(len(self.weights))):
             found.append(back @ np.swapaxes(seen[layer], 1, 2))
             if layer:
-                back = np.swapaxes(self.weights[layer], 1, 2) @ back * slopes[layer - 1]
+                back = np.swapaxes(self.weights[layer], 1, 2) @ back * derivatives[layer - 1]
         return found[::-1]
 
-    def descend(self, rate: float, steps: int, rates: Sequence[float] = ()) -> Stack:
+    def descend(self, rate: float, steps: int, rates: Sequence[float] = ()) -> NetworkBatch:
         """Return the networks after full-batch descent, with a factor of the rate by layer."""
         now = self
         factors = [rate * factor for factor in rates or [1.0] * len(self.weights)]
         for _ in range(steps):
-            slopes = zip(now.weights, factors, now.gradients(), strict=True)
-            now = replace(now, weights=tuple(w - factor * g for w, factor, g in slopes))
+            layers = zip(now.weights, factors, now.gradients(), strict=True)
+            now = replace(now, weights=tuple(w - factor * g for w, factor, g in layers))
         return now
 
     def hessians(self) -> Array:
@@ -95,7 +95,7 @@ class Stack:
         return np.asarray(np.linalg.eigvalsh(self.hessians())[:, -1])
 
 
-def stacked(nets: Sequence[Sequence[Array]]) -> tuple[Array, ...]:
+def batched(nets: Sequence[Sequence[Array]]) -> tuple[Array, ...]:
     """Return the weights of many networks as one array for each layer."""
     return tuple(np.stack(layer) for layer in zip(*nets, strict=True))
 

@@ -53,7 +53,7 @@ of settings, four functions, and an ``EXPERIMENT`` that ties them together::
   at most; ``paper`` is the paper's own setting. Everything a researcher might want to change is a
   field: ``--set field=value`` changes it without touching the file. Whole numbers are at least 1,
   other numbers positive and tuples not empty, unless the annotation says otherwise
-  (``limits``); what fields ask of each other goes to ``__post_init__``.
+  (``settings``); conditions between fields go to ``__post_init__``.
 - **A task** is a small dictionary in JSON's types, different from all other tasks. Tasks share
   nothing: they run in any order, in any process, perhaps on another machine, and each is kept as
   soon as it is finished. Some seconds to minutes for each is right; a task may be a whole batch of
@@ -73,8 +73,8 @@ of settings, four functions, and an ``EXPERIMENT`` that ties them together::
 - **findings** states every claim the figure stands for, where the paper makes it, whether the
   records show it (None where these settings cannot tell), and the numbers that decide.
 - **Imports.** Listing experiments imports every file: heavy packages are imported inside ``run``
-  and named in ``Experiment(packages=("torch",))``. Helpers shared by several experiments go to a
-  module of their own in ``papers/experiments/``.
+  and named in ``Experiment(packages=("torch",))``. Helpers shared by several experiments go to
+  ``experiments/shared/``.
 - **Data.** ``Experiment(data=lambda settings: (settings.data,))`` names data sets of
   :mod:`hessence.papers.experiments.datasets`; a missing one is told before anything runs.
 - **Threads.** Linear algebra runs on one thread in each task, so that records do not depend on the
@@ -86,9 +86,10 @@ settings do; an edit of ``draw`` or ``findings`` does not. The same file may liv
 
 How it runs
 -----------
-``catalogue`` finds experiments, ``options`` parses settings within their ``limits``, ``runner``
-asks the ``store`` what is missing and hands it to an engine (``engines``, ``dask_engine``) as
-``jobs``; ``outputs`` writes the folder, ``overview`` reads it and ``results_page`` makes the page.
+``catalogue`` finds experiments, ``settings`` parses and limits their settings, ``runner`` asks the
+``store`` which ``records`` are missing and hands these tasks to an engine (``engines``,
+``dask_engine``) as ``jobs``; ``fingerprints`` tells which code made a record. ``outputs`` writes
+the folder and reads it again, and ``results_page`` makes the page.
 '''
 
 from hessence.papers.experiments.protocol import Experiment, Finding, Record, Task

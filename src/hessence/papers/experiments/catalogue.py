@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hessence.papers.experiments import figures
-from hessence.papers.experiments.options import nearest
 from hessence.papers.experiments.protocol import Experiment
+from hessence.papers.experiments.settings import nearest
 
 
 class UnknownExperimentError(LookupError):

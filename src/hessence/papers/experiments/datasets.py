@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hessence.papers.experiments.options import nearest
+from hessence.papers.experiments.settings import nearest
 
 VARIABLE = "HESSENCE_DATA"
 Split = Literal["train", "test"]

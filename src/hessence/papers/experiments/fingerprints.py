@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "hessence.papers.experiments"
-FRAME = {f"{PACKAGE}.protocol", f"{PACKAGE}.limits"}
+FRAME = {f"{PACKAGE}.protocol", f"{PACKAGE}.settings"}
 """What experiments are declared with; it computes nothing."""
 
 
@@ -83,14 +83,21 @@ def _gather_helpers(node: ast.AST, helpers: dict[str, str]) -> None:
     for item in ast.walk(node):
         if not isinstance(item, ast.ImportFrom) or not item.module:
             continue
-        names = [item.module]
-        if item.module == PACKAGE:
-            names = [f"{PACKAGE}.{alias.name}" for alias in item.names]
-        for name in names:
+        # What is imported from a package may be a module of it.
+        for name in (item.module, *(f"{item.module}.{alias.name}" for alias in item.names)):
             if not name.startswith(f"{PACKAGE}.") or name in helpers or name in FRAME:
                 continue
-            spec = importlib.util.find_spec(name)
-            if spec is not None and spec.origin:
-                tree = _stripped(Path(spec.origin))
+            if path := _module_file(name):
+                tree = _stripped(path)
                 helpers[name] = ast.unparse(tree)
                 _gather_helpers(tree, helpers)
+
+
+def _module_file(name: str) -> Path | None:
+    """Return the file of a module, or None for a name that is none."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        # The name belongs to something inside a module, which has no modules of its own.
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin else None

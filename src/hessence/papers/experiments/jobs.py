@@ -14,9 +14,8 @@ from typing import Any
 
 from hessence.papers.experiments.catalogue import find_experiment
 from hessence.papers.experiments.datasets import MissingDataError
-from hessence.papers.experiments.options import from_plain
-from hessence.papers.experiments.plain import as_ordered_text
-from hessence.papers.experiments.seeding import task_generator
+from hessence.papers.experiments.records import ordered_json, task_generator
+from hessence.papers.experiments.settings import settings_from_json
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def perform(job: Job) -> Outcome:
     began = time.perf_counter()
     try:
         experiment = find_experiment(job.experiment)
-        settings = from_plain(type(experiment.presets["quick"]), job.settings)
+        settings = settings_from_json(type(experiment.presets["quick"]), job.settings)
         rng = task_generator(job.seed, experiment.id, job.task, experiment.common)
         for package in experiment.packages:
             import_module(package)
@@ -62,7 +61,7 @@ def perform(job: Job) -> Outcome:
             record = experiment.run(settings, job.task, rng)
         if clash := sorted(set(record) & set(job.task)):
             raise ValueError(f"the record repeats fields of its task: {', '.join(clash)}")
-        text = as_ordered_text(record)
+        text = ordered_json(record)
     except Exception as error:
         return Outcome(job.index, error=_sentence(error), details=traceback.format_exc())
     return Outcome(job.index, record=text, seconds=time.perf_counter() - began)

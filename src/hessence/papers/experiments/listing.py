@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from hessence.papers import papers_named
 from hessence.papers.experiments.datasets import VARIABLE
 from hessence.papers.experiments.protocol import Experiment
 from hessence.papers.page import Table
-from hessence.papers.titles import papers_named
 
 LEAST_WIDTH = 40
 """Text is not broken into narrower lines than this."""

@@ -1,4 +1,4 @@
-"""What an experiment leaves behind: a folder with its figure, records, settings and findings."""
+"""What an experiment leaves in its folder: figure, records, settings, findings; and reading it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import dataclasses
 import io
 import json
 import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from hessence._common.files import write_atomically
-from hessence.papers.experiments.plain import as_ordered_text, plain
 from hessence.papers.experiments.protocol import Experiment, Finding, Record
+from hessence.papers.experiments.records import json_value, ordered_json
 from hessence.papers.experiments.runner import Collected
+from hessence.papers.page import Table
 
 PACKAGES = ("hessence", "numpy", "scipy", "torch", "matplotlib", "scikit-learn")
 FAILURES = "failures.txt"
@@ -115,12 +118,12 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, list | dict):
-        return as_ordered_text(value)
+        return ordered_json(value)
     return value if isinstance(value, str) else repr(value)
 
 
 def _pretty(value: Any) -> str:
-    return json.dumps(plain(value), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(json_value(value), indent=1, ensure_ascii=False) + "\n"
 
 
 def _render(name: str, draw: Any, settings: Any, records: list[Record]) -> tuple[bytes, bytes]:
@@ -137,3 +140,61 @@ def _render(name: str, draw: Any, settings: Any, records: list[Record]) -> tuple
             figure.savefig(buffer, format=kind, dpi=150, metadata=facts)
             files.append(buffer.getvalue())
     return files[0], files[1]
+
+
+class NothingToReportError(Exception):
+    """No finished experiment in a folder; the text is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished experiment, as its folder tells it."""
+
+    folder: Path
+    stated: dict[str, Any]
+    described: dict[str, Any]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the papers say, and what came out."""
+        return [Finding(**finding) for finding in self.stated["findings"]]
+
+
+def read_results(folder: Path) -> list[Result]:
+    """Return the finished experiments of an output folder, in order of their ids."""
+    results = []
+    for path in sorted(folder.glob("*/findings.json")):
+        try:
+            stated = json.loads(path.read_text(encoding="utf-8"))
+            described = json.loads((path.parent / "settings.json").read_text(encoding="utf-8"))
+            result = Result(path.parent, stated, described)
+            _ = result.findings
+            for name in stated["pictures"]:
+                _ = (path.parent / f"{name}.png").stat()
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise NothingToReportError(
+                f"{path.parent} cannot be read; run its experiment again ({error})."
+            ) from error
+        results.append(result)
+    if not results:
+        raise NothingToReportError(
+            f"there are no results in {folder}; hessence reproduce --out {folder} makes some."
+        )
+    return results
+
+
+def findings_table(findings: Sequence[Finding]) -> Table:
+    """Lay out what the papers say and what came out."""
+    rows = [(f.claim, f.where, verdict(f), f.evidence) for f in findings]
+    return Table(("what the papers say", "where", "holds", "what came out"), rows)
+
+
+def verdict(finding: Finding) -> str:
+    """Return yes, no, or that the settings cannot tell.
+
+    Examples
+    --------
+    >>> verdict(Finding("the sky is blue", "000 §1", None, "looked at night"))
+    'cannot tell'
+    """
+    return {True: "yes", False: "no", None: "cannot tell"}[finding.holds]

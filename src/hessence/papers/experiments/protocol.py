@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from hessence.papers.experiments.limits import require_limits
+from hessence.papers.experiments.settings import require_limits
 
 Settings = TypeVar("Settings")
 Task = Mapping[str, Any]

@@ -7,9 +7,9 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from hessence.papers.experiments.overview import Result, findings_table, verdict
+from hessence.papers import PAPERS
+from hessence.papers.experiments.outputs import Result, findings_table, verdict
 from hessence.papers.page import STYLE, Table
-from hessence.papers.titles import PAPERS
 
 TITLE = "Hessence: the papers, run again"
 VERDICTS = ("holds", "verdict")

@@ -13,9 +13,9 @@ import hessence
 from hessence.papers.experiments.engines import in_process
 from hessence.papers.experiments.fingerprints import fingerprint
 from hessence.papers.experiments.jobs import Engine, Job, Outcome
-from hessence.papers.experiments.options import OptionError
-from hessence.papers.experiments.plain import as_text, plain
 from hessence.papers.experiments.protocol import Experiment, Record, Task
+from hessence.papers.experiments.records import canonical_json, json_value
+from hessence.papers.experiments.settings import SettingError
 from hessence.papers.experiments.store import Key, Row, Store
 
 Watch = Callable[[int, int], None]
@@ -47,10 +47,10 @@ def collect(
     and the others go on.
     """
     tasks = list_tasks(experiment, settings)
-    texts = [as_text(task) for task in tasks]
+    texts = [canonical_json(task) for task in tasks]
     key = run_key(experiment, settings, seed)
     done = store.read(key)
-    fields = plain(dataclasses.asdict(settings))
+    fields = json_value(dataclasses.asdict(settings))
     source = experiment.source or experiment.id
     missing = [
         Job(i, source, fields, seed, task)
@@ -81,20 +81,20 @@ def collect(
 def list_tasks(experiment: Experiment[Any], settings: Any) -> list[Task]:
     """Return the tasks of an experiment, in JSON's types; there are some, and no two are alike."""
     tasks: dict[str, Task] = {}
-    for task in map(plain, experiment.tasks(settings)):
-        text = as_text(task)
+    for task in map(json_value, experiment.tasks(settings)):
+        text = canonical_json(task)
         if text in tasks:
-            raise OptionError(f"{experiment.id}: these settings make two tasks the same, {task}.")
+            raise SettingError(f"{experiment.id}: these settings make two tasks the same, {task}.")
         tasks[text] = task
     if not tasks:
-        raise OptionError(f"{experiment.id}: these settings leave no tasks.")
+        raise SettingError(f"{experiment.id}: these settings leave no tasks.")
     return list(tasks.values())
 
 
 def run_key(experiment: Experiment[Any], settings: Any, seed: int) -> Key:
     """Return what tells the records of one run from all others."""
     code = f"{hessence.__version__}/{fingerprint(experiment.run, type(settings))}"
-    return Key(experiment.id, code, as_text(dataclasses.asdict(settings)), seed)
+    return Key(experiment.id, code, canonical_json(dataclasses.asdict(settings)), seed)
 
 
 def _outcomes(engine: Engine, jobs: list[Job]) -> Generator[Outcome, None, None]:

@@ -11,21 +11,19 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.edge_of_stability import (
-    endings,
-    has_period_two,
-    late_over_early,
-    share_rising,
-    step_correlation,
-)
-from hessence.papers.experiments.edge_pictures import (
+from hessence.papers.experiments.settings import at_least, finite
+from hessence.papers.experiments.shared.edge_of_stability import (
     close_record,
     draw_many,
     draw_one,
+    endings,
+    has_period_two,
     is_close_pair,
+    late_over_early,
     share_of,
+    share_rising,
+    step_correlation,
 )
-from hessence.papers.experiments.limits import at_least, finite
 
 FALL = 0.95
 """A loss falls on if its mean, late after the crossing, is below this part of that early after."""

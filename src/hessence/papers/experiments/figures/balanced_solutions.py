@@ -10,12 +10,13 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.class_shares import ShareSettings, draw_shares, label_sharpness
-from hessence.papers.experiments.limits import at_least
-from hessence.papers.experiments.stacked_training import (
-    balanced_stack,
+from hessence.papers.experiments.settings import at_least
+from hessence.papers.experiments.shared.gradient_descent import balanced_networks, train_linear
+from hessence.papers.experiments.shared.image_training import (
+    ShareSettings,
     class_subset,
-    train_linear,
+    draw_shares,
+    label_sharpness,
     white_inputs,
 )
 from hessence.plotting.axes import COLOURS
@@ -44,7 +45,7 @@ class Settings(ShareSettings):
 
 
 def tasks(settings: Settings) -> Iterator[Task]:
-    """Random networks one by one, the map of formulas at once, a stack for each share."""
+    """Random networks one by one, the map of formulas at once, a batch for each share."""
     for draw in range(settings.draws):
         yield {"panel": "spectrum", "draw": draw}
     yield {"panel": "map"}
@@ -101,7 +102,7 @@ def training_record(settings: Settings, task: Task, rng: np.random.Generator) ->
     images = class_subset(task["data"], settings.subset, task["share"], settings.shares, rng)
     x, y = white_inputs(images.x), images.one_hot
     dims = (x.shape[1], *settings.hidden, y.shape[1])
-    start = balanced_stack(dims, settings.initial, settings.networks, rng)
+    start = balanced_networks(dims, settings.initial, settings.networks, rng)
     (end,) = train_linear(start, x, y, settings.lr, settings.steps, [settings.steps])
     top = hs.DeepLinear(end.weights).hessian(x, y).top(1, tol=1e-8).eigenvalues
     largest = float(y.mean(axis=0).max())

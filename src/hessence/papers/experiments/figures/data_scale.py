@@ -11,7 +11,7 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.limits import at_least
+from hessence.papers.experiments.settings import at_least
 from hessence.plotting.axes import COLOURS, GREY
 
 SHADES = {"larger_outlier": COLOURS[1], "bulk": COLOURS[0], "smaller_outlier": COLOURS[3]}

@@ -11,8 +11,8 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.limits import at_least
-from hessence.papers.experiments.stacked_training import (
+from hessence.papers.experiments.settings import at_least
+from hessence.papers.experiments.shared.gradient_descent import (
     activated_gradient,
     checkpoints,
     half_squared_error,
@@ -133,23 +133,23 @@ def activated_run(
     kept: list[int],
     rate: float,
 ) -> list[Path]:
-    """Train a stack of networks with an activation and diagonalise their Hessians."""
+    """Train a batch of networks with an activation and diagonalise their Hessians."""
     import torch
 
-    stack = [np.stack(layers) for layers in zip(*(net.weights for net in starts), strict=True)]
+    nets = [np.stack(layers) for layers in zip(*(net.weights for net in starts), strict=True)]
     y = np.stack(targets)
     gradient = activated_gradient(x, y, settings.activation)
     found: list[Path] = [({}, {}) for _ in starts]
-    for shot in train(stack, gradient, rate, settings.steps, kept, halving=False):
+    for point in train(nets, gradient, rate, settings.steps, kept, halving=False):
         for i, (losses, values) in enumerate(found):
-            losses[shot.step] = shot.loss[i]
+            losses[point.step] = point.loss[i]
             # Only the first network is shown along training.
-            if i and shot.step not in settings.stops:
+            if i and point.step not in settings.stops:
                 continue
-            model = torch_model([w[i] for w in shot.weights], settings.activation)
+            model = torch_model([w[i] for w in point.weights], settings.activation)
             data = torch.from_numpy(np.array(x)), torch.from_numpy(np.array(y[i]))
             dense = hs.hessian(model, data, half_squared_error).dense()
-            values[shot.step] = np.linalg.eigvalsh(dense.numpy())[::-1]
+            values[point.step] = np.linalg.eigvalsh(dense.numpy())[::-1]
     return found
 
 

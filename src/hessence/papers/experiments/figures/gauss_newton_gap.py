@@ -11,8 +11,13 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.limits import at_least
-from hessence.papers.experiments.texts import GPT2_VOCABULARY, OPENWEBTEXT, require_text, text_data
+from hessence.papers.experiments.settings import at_least
+from hessence.papers.experiments.shared.texts import (
+    GPT2_VOCABULARY,
+    OPENWEBTEXT,
+    require_text,
+    text_data,
+)
 from hessence.plotting.axes import COLOURS, GREY
 
 MODELS = {True: ("with attention", COLOURS[1]), False: ("attention replaced by MLPs", COLOURS[0])}
@@ -105,9 +110,9 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     """Pretrain, and compare the top eigenvalues of Hessian and Gauss–Newton matrix."""
     import torch
 
-    from hessence.papers.experiments import language_training as training
-    from hessence.papers.experiments.language_models import Gpt, GptShape
-    from hessence.papers.experiments.texts import load_tokens, windows
+    from hessence.papers.experiments.shared import language_training as training
+    from hessence.papers.experiments.shared.language_models import Gpt, GptShape
+    from hessence.papers.experiments.shared.texts import load_tokens, windows
 
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     tokens = load_tokens(settings.text)

@@ -10,8 +10,8 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.limits import Share, at_least
-from hessence.papers.experiments.texts import (
+from hessence.papers.experiments.settings import Share, at_least
+from hessence.papers.experiments.shared.texts import (
     GPT2_VOCABULARY,
     OPENWEBTEXT,
     STDLIB,
@@ -96,7 +96,7 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     """Train or load a model, and find its spectrum at each strength of the sink."""
     import torch
 
-    from hessence.papers.experiments.language_models import (
+    from hessence.papers.experiments.shared.language_models import (
         enforce_sink,
         sink_attention,
         sink_for_attention,
@@ -142,9 +142,9 @@ def _trained(settings: Settings, rng: np.random.Generator) -> tuple[Any, Any, An
     """Train a GPT; return it with sequences of the same text and their targets."""
     import torch
 
-    from hessence.papers.experiments import language_training as training
-    from hessence.papers.experiments.language_models import Gpt, GptShape
-    from hessence.papers.experiments.texts import load_tokens, windows
+    from hessence.papers.experiments.shared import language_training as training
+    from hessence.papers.experiments.shared.language_models import Gpt, GptShape
+    from hessence.papers.experiments.shared.texts import load_tokens, windows
 
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     tokens = load_tokens(settings.text)
@@ -165,10 +165,10 @@ def _loaded(settings: Settings, rng: np.random.Generator) -> tuple[Any, Any, Any
     """Load a checkpoint of llama2.c; return it with the beginnings of stories."""
     import torch
 
-    from hessence.papers.experiments import language_training as training
     from hessence.papers.experiments.datasets import checkpoint_files
-    from hessence.papers.experiments.llama2c import load_checkpoint, load_tokenizer
-    from hessence.papers.experiments.stories import stories_of
+    from hessence.papers.experiments.shared import language_training as training
+    from hessence.papers.experiments.shared.llama2c import load_checkpoint, load_tokenizer
+    from hessence.papers.experiments.shared.texts import stories_of
 
     path, tokenizer_path = checkpoint_files(settings.checkpoint)
     model = load_checkpoint(path)

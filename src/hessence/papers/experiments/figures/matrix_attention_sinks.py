@@ -11,14 +11,13 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.attention_by_definition import (
+from hessence.papers.experiments.settings import Share, at_least
+from hessence.papers.experiments.shared.attention_by_definition import (
     attention_loss,
     curvature_along,
     split,
 )
-from hessence.papers.experiments.limits import Share, at_least
-from hessence.papers.experiments.signed_scale import signed_scale
-from hessence.plotting.axes import COLOURS, GREY
+from hessence.plotting.axes import COLOURS, GREY, signed_scale
 
 Case = tuple[float, float]
 """Gain of the weights, and scale of the first token of each sequence."""

@@ -11,8 +11,8 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.correlations import spaced
-from hessence.papers.experiments.one_output import eigenvalues
+from hessence.papers.experiments.shared.correlations import spaced
+from hessence.papers.experiments.shared.one_output import eigenvalues
 from hessence.plotting.axes import COLOURS, GREY
 
 CONTROLS = (0.75, 0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2, 1.25)

@@ -11,7 +11,7 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.limits import Share, at_least
+from hessence.papers.experiments.settings import Share, at_least
 from hessence.plotting.axes import COLOURS, GREY
 from hessence.plotting.spectra import draw_spectrum
 

@@ -9,13 +9,13 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.stacked_training import (
+from hessence.papers.experiments.shared.gradient_descent import (
     checkpoints,
     seen_inputs,
-    standard_stack,
+    standard_networks,
     train_linear,
 )
-from hessence.papers.experiments.training_paths import (
+from hessence.papers.experiments.shared.image_training import (
     PathSettings,
     path_panels,
     path_tasks,
@@ -37,15 +37,15 @@ class Settings(PathSettings):
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     """Train a network; find the largest eigenvalues of its Hessian, and predict them."""
     x, y = white_images(settings, task, rng)
-    start = standard_stack((x.shape[1], settings.width, y.shape[1]), 1, rng)
+    start = standard_networks((x.shape[1], settings.width, y.shape[1]), 1, rng)
     kept = checkpoints(settings.steps, settings.looks)
     steps, losses, errors, computed = [], [], [], []
-    for shot in train_linear(start, x, y, settings.lr, settings.steps, kept):
-        first, second = (w[0] for w in shot.weights)
+    for point in train_linear(start, x, y, settings.lr, settings.steps, kept):
+        first, second = (w[0] for w in point.weights)
         values = top_eigenvalues(first, second, x, y, settings.top, rng)
         predicted = pair_sums(first, second, settings.top)
-        steps.append(shot.step)
-        losses.append(shot.loss[0])
+        steps.append(point.step)
+        losses.append(point.loss[0])
         computed.append(values)
         errors.append(np.abs(predicted / values - 1))
     return {

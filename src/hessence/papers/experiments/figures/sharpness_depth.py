@@ -10,23 +10,33 @@ from typing import Annotated, Any
 import numpy as np
 
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.correlations import NAMES, WHEN, correlation, networks_of, pearson
-from hessence.papers.experiments.limits import at_least, may_be_empty
-from hessence.papers.experiments.network_stacks import (
+from hessence.papers.experiments.settings import at_least, may_be_empty
+from hessence.papers.experiments.shared.correlation_studies import (
+    NetworkSettings,
+    on_training,
+    trained_networks,
+)
+from hessence.papers.experiments.shared.correlations import (
+    NAMES,
+    WHEN,
+    correlation,
+    networks_of,
+    pearson,
+)
+from hessence.papers.experiments.shared.network_batches import (
     Activation,
-    Stack,
+    Networks,
     sharpness,
     squared_norms,
     unexplained,
 )
-from hessence.papers.experiments.stack_studies import StackSettings, on_training, trained_stack
 
 SHOWN = 0.5
 """From which correlation on a cell of the table has white letters."""
 
 
 @dataclass(frozen=True)
-class Settings(StackSettings):
+class Settings(NetworkSettings):
     """Networks of several depths.
 
     Training starts at the rate `rate`, from the depth `deep_from` on at `deep_rate` in the standard
@@ -61,12 +71,12 @@ def tasks(settings: Settings) -> Iterator[Task]:
 
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
-    """Measure a stack of networks, train it, and measure it again."""
+    """Measure a batch of networks, train it, and measure it again."""
     kind, size, depth = task["parametrisation"], task["size"], task["depth"]
     activation: Activation = task["activation"]
     dims = (size, *[settings.width] * (depth - 1), size)
     rate = first_rate(settings, kind, size, depth)
-    t = trained_stack(settings, activation, kind, dims, rate, rng)
+    t = trained_networks(settings, activation, kind, dims, rate, rng)
     return {
         "initial": measured(t.before, t.x, t.y, activation),
         "trained": measured(t.after, t.x, t.y, activation),
@@ -84,11 +94,11 @@ def first_rate(settings: Settings, kind: str, size: int, depth: int) -> float:
     return settings.deep_rate if deep else settings.rate
 
 
-def measured(stack: Stack, x: Any, y: Any, activation: Activation) -> Record:
+def measured(nets: Networks, x: Any, y: Any, activation: Activation) -> Record:
     """Return sharpness and squared norms of layers and of products without one layer."""
-    found = {"sharpness": sharpness(stack, x, y, activation)}
-    for i, w in enumerate(stack.weights):
-        own, without = squared_norms(w), squared_norms(knocked_out(stack.weights, i))
+    found = {"sharpness": sharpness(nets, x, y, activation)}
+    for i, w in enumerate(nets.weights):
+        own, without = squared_norms(w), squared_norms(knocked_out(nets.weights, i))
         for norm in ("spectral", "frobenius"):
             found |= {f"W{i + 1} {norm}": own[norm], f"without W{i + 1} {norm}": without[norm]}
     return found

@@ -10,7 +10,15 @@ from typing import Annotated, Any
 import numpy as np
 
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.correlations import (
+from hessence.papers.experiments.settings import at_least
+from hessence.papers.experiments.shared.correlation_studies import (
+    TwoLayerSettings,
+    layer_norms,
+    size_tasks,
+    teacher_note,
+    trained_networks,
+)
+from hessence.papers.experiments.shared.correlations import (
     NAMES,
     NORMS,
     correlation,
@@ -20,14 +28,12 @@ from hessence.papers.experiments.correlations import (
     norm_lines,
     written,
 )
-from hessence.papers.experiments.limits import at_least
-from hessence.papers.experiments.network_stacks import Stack, Teacher, alignments, sharpness, trace
-from hessence.papers.experiments.stack_studies import (
-    TwoLayerSettings,
-    layer_norms,
-    size_tasks,
-    teacher_told,
-    trained_stack,
+from hessence.papers.experiments.shared.network_batches import (
+    Networks,
+    Teacher,
+    alignments,
+    sharpness,
+    trace,
 )
 from hessence.plotting.axes import COLOURS
 
@@ -65,11 +71,11 @@ def tasks(settings: Settings) -> Iterator[Task]:
 
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
-    """Measure a stack of networks, train it, and measure it again."""
+    """Measure a batch of networks, train it, and measure it again."""
     kind, size = task["parametrisation"], task["size"]
     dims, rate = (size, settings.width, size), settings.first_rate(kind, size)
     taught = replace(settings, teacher=task["teacher"])
-    t = trained_stack(taught, "linear", kind, dims, rate, rng)
+    t = trained_networks(taught, "linear", kind, dims, rate, rng)
     least = t.y - t.x @ np.linalg.lstsq(t.x, t.y, rcond=None)[0]
     return {
         "initial": measured(t.before, t.x, t.y),
@@ -78,13 +84,13 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     }
 
 
-def measured(stack: Stack, x: Any, y: Any) -> Record:
+def measured(nets: Networks, x: Any, y: Any) -> Record:
     """Return sharpness, trace, squared norms and alignments of every network."""
-    found = {"sharpness": sharpness(stack, x, y, "linear"), "trace": trace(stack, x, y)}
-    found |= layer_norms(stack)
-    found |= {f"alignment {norm}": v for norm, v in alignments(*stack.weights).items()}
+    found = {"sharpness": sharpness(nets, x, y, "linear"), "trace": trace(nets, x, y)}
+    found |= layer_norms(nets)
+    found |= {f"alignment {norm}": v for norm, v in alignments(*nets.weights).items()}
     # The Hessian of f = c₂W₂ c₁W₁ x carries (c₁c₂)².
-    scale = float(np.prod(stack.multipliers)) ** 2
+    scale = float(np.prod(nets.multipliers)) ** 2
     both = [scale * found[f"{name} spectral"] for name in LAYERS]
     return found | {"sum": both[0] + both[1], "max": np.maximum(*both)}
 
@@ -278,7 +284,7 @@ def _on_training(settings: Settings, records: list[Record]) -> Finding:
         worst < 1,
         f"losses end {np.nanmedian(excess):.1%} above the least-squares fit in the median, "
         f"{worst:.1%} at the hardest size; {lost} of {excess.size} diverged and are left out"
-        f"{teacher_told(settings)}",
+        f"{teacher_note(settings)}",
     )
 
 

@@ -9,7 +9,15 @@ from typing import Annotated, Any
 import numpy as np
 
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.correlations import (
+from hessence.papers.experiments.settings import at_least
+from hessence.papers.experiments.shared.correlation_studies import (
+    TwoLayerSettings,
+    layer_norms,
+    on_training,
+    size_tasks,
+    trained_networks,
+)
+from hessence.papers.experiments.shared.correlations import (
     NAMES,
     NORMS,
     draw_by_size,
@@ -17,15 +25,7 @@ from hessence.papers.experiments.correlations import (
     mean_correlations,
     norm_lines,
 )
-from hessence.papers.experiments.limits import at_least
-from hessence.papers.experiments.network_stacks import Stack, sharpness, unexplained
-from hessence.papers.experiments.stack_studies import (
-    TwoLayerSettings,
-    layer_norms,
-    on_training,
-    size_tasks,
-    trained_stack,
-)
+from hessence.papers.experiments.shared.network_batches import Networks, sharpness, unexplained
 
 LAYERS = ("W1", "W2")
 
@@ -44,10 +44,10 @@ class Settings(TwoLayerSettings):
 
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
-    """Measure a stack of networks, train it, and measure it again."""
+    """Measure a batch of networks, train it, and measure it again."""
     kind, size = task["parametrisation"], task["size"]
     dims, rate = (size, settings.width, size), settings.first_rate(kind, size)
-    t = trained_stack(settings, "relu", kind, dims, rate, rng)
+    t = trained_networks(settings, "relu", kind, dims, rate, rng)
     return {
         "initial": measured(t.before, t.x, t.y),
         "trained": measured(t.after, t.x, t.y),
@@ -55,9 +55,9 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     }
 
 
-def measured(stack: Stack, x: Any, y: Any) -> Record:
+def measured(nets: Networks, x: Any, y: Any) -> Record:
     """Return sharpness and squared norms of every network."""
-    return {"sharpness": sharpness(stack, x, y, "relu"), **layer_norms(stack)}
+    return {"sharpness": sharpness(nets, x, y, "relu"), **layer_norms(nets)}
 
 
 def draw(settings: Settings, records: list[Record], figure: Any) -> None:

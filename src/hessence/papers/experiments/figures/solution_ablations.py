@@ -11,16 +11,20 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.class_shares import ShareSettings, draw_shares, label_sharpness
-from hessence.papers.experiments.stacked_training import (
+from hessence.papers.experiments.shared.gradient_descent import (
     activated_gradient,
-    balanced_stack,
-    class_subset,
+    balanced_networks,
     half_squared_error,
-    standard_stack,
+    standard_networks,
     torch_model,
     train,
     train_linear,
+)
+from hessence.papers.experiments.shared.image_training import (
+    ShareSettings,
+    class_subset,
+    draw_shares,
+    label_sharpness,
     white_inputs,
 )
 
@@ -41,26 +45,26 @@ class Settings(ShareSettings):
 
 
 def tasks(settings: Settings) -> Iterator[Task]:
-    """One stack of networks for each assumption, data set and share."""
+    """One batch of networks for each assumption, data set and share."""
     for arm, data, share in product(settings.arms, settings.data, settings.shares):
         yield {"arm": arm, "data": data, "share": share}
 
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
-    """Train a stack of networks and measure their sharpness."""
+    """Train a batch of networks and measure their sharpness."""
     images = class_subset(task["data"], settings.subset, task["share"], settings.shares, rng)
     x = images.x if task["arm"] == "raw" else white_inputs(images.x)
     y = images.one_hot
     dims = (x.shape[1], *settings.hidden, y.shape[1])
     last = settings.steps
     if task["arm"] == "tanh":
-        start = balanced_stack(dims, settings.initial, settings.tanh_networks, rng)
+        start = balanced_networks(dims, settings.initial, settings.tanh_networks, rng)
         (end,) = train(start, activated_gradient(x, y, "tanh"), settings.lr, last, [last])
         sharpness = [
             tanh_sharpness([w[i] for w in end.weights], x, y) for i in range(len(start[0]))
         ]
     else:
-        build = standard_stack if task["arm"] == "kaiming" else _balanced(settings)
+        build = standard_networks if task["arm"] == "kaiming" else _balanced(settings)
         (end,) = train_linear(build(dims, settings.networks, rng), x, y, settings.lr, last, [last])
         hessian = hs.DeepLinear(end.weights).hessian(x, y)
         sharpness = np.asarray(hessian.top(1, tol=1e-6).eigenvalues)[:, 0].tolist()
@@ -132,7 +136,7 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
 
 
 def _balanced(settings: Settings) -> Any:
-    return lambda dims, count, rng: balanced_stack(dims, settings.initial, count, rng)
+    return lambda dims, count, rng: balanced_networks(dims, settings.initial, count, rng)
 
 
 def _gaps(rows: list[Record]) -> Any:

@@ -9,9 +9,13 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.limits import at_least, may_be_empty
-from hessence.papers.experiments.stacked_training import checkpoints, standard_stack, train_linear
-from hessence.papers.experiments.training_paths import (
+from hessence.papers.experiments.settings import at_least, may_be_empty
+from hessence.papers.experiments.shared.gradient_descent import (
+    checkpoints,
+    standard_networks,
+    train_linear,
+)
+from hessence.papers.experiments.shared.image_training import (
     PathSettings,
     path_panels,
     path_tasks,
@@ -36,20 +40,20 @@ class Settings(PathSettings):
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     """Train a network and find the trace of its Hessian in three ways at every look."""
     x, y = white_images(settings, task, rng)
-    start = standard_stack((x.shape[1], *settings.hidden, y.shape[1]), 1, rng)
+    start = standard_networks((x.shape[1], *settings.hidden, y.shape[1]), 1, rng)
     kept = checkpoints(settings.steps, settings.looks)
     rows: dict[str, list[Any]] = {name: [] for name in (
         "step", "loss", "sharpness", "norm", "formula", "hutchinson", "hutchinson_error",
         "xtrace", "xtrace_error")}  # fmt: skip
     first: Any = None
-    for shot in train_linear(start, x, y, settings.lr, settings.steps, kept):
-        hessian = hs.DeepLinear([w[0] for w in shot.weights]).hessian(x, y)
+    for point in train_linear(start, x, y, settings.lr, settings.steps, kept):
+        hessian = hs.DeepLinear([w[0] for w in point.weights]).hessian(x, y)
         forms = quadratic_forms(hessian, settings.vectors, rng)
         better = hs.trace(hessian, products=settings.vectors, rng=rng)
         top = hessian.top(1, tol=1e-4, v0=first, rng=rng)
         first = top.eigenvectors[:, 0]
         norm = sum(np.sum(w**2) for w in hessian.weights) ** 0.5
-        values = (shot.step, shot.loss[0], top.eigenvalues[0], norm, layer_sum(hessian.weights),
+        values = (point.step, point.loss[0], top.eigenvalues[0], norm, layer_sum(hessian.weights),
                   forms.mean(), forms.std(ddof=1) / len(forms) ** 0.5,
                   better.value, better.stderr)  # fmt: skip
         for name, value in zip(rows, values, strict=True):

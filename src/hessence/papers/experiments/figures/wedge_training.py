@@ -11,9 +11,8 @@ import numpy as np
 
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
-from hessence.papers.experiments.limits import at_least, between
-from hessence.papers.experiments.signed_scale import signed_scale
-from hessence.plotting.axes import COLOURS, GREY
+from hessence.papers.experiments.settings import at_least, between
+from hessence.plotting.axes import COLOURS, GREY, signed_scale
 from hessence.plotting.training import PHASES
 
 APPROACHES = {

@@ -1,4 +1,4 @@
-"""Correlations over a stack of networks, as numbers and as lines."""
+"""Correlations over a batch of networks, as numbers and as lines."""
 
 from __future__ import annotations
 

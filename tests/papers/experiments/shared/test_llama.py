@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from hessence.papers.experiments.language_models import enforce_sink, sink_attention
-from hessence.papers.experiments.llama import Llama, LlamaShape, rotate
+from hessence.papers.experiments.shared.language_models import enforce_sink, sink_attention
+from hessence.papers.experiments.shared.llama import Llama, LlamaShape, rotate
 
 SHAPE = LlamaShape(
     width=16, hidden=20, layers=2, heads=4, kv_heads=2, vocabulary=13, context=9, tied=False

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from hessence.papers.experiments.datasets import MissingDataError, require_data
-from hessence.papers.experiments.stories import STORIES, stories_of
-from hessence.papers.experiments.texts import load_tokens, require_text, text_data, windows
+from hessence.papers.experiments.shared.texts import (
+    STORIES,
+    load_tokens,
+    require_text,
+    stories_of,
+    text_data,
+    windows,
+)
 
 
 def test_the_standard_library_is_text_and_stays_the_same():

@@ -1,4 +1,4 @@
-"""Pictures of networks that meet 2/η: one from step to step, and many by how they end."""
+"""How a run of gradient descent meets the threshold 2/η, told from its curves, and its pictures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,58 @@ import numpy as np
 
 from hessence.papers.experiments.protocol import Record
 from hessence.plotting.axes import COLOURS, GREY
+
+
+def endings(relative: Any, loss: Any) -> list[str]:
+    """Tell from the last quarter how sharpness over 2/η ends, for every network.
+
+    The curves are (steps, networks). A network ``diverges``, is at the ``edge``, stays ``above``,
+    ``returns`` below after having been above, or was ``below`` all along.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> endings(np.asarray([[0.5, 0.9], [0.6, 1.1]] * 4), np.ones((8, 2)))
+    ['below', 'edge']
+    """
+    tail = relative[-(len(relative) // 4) :]
+    finite = np.isfinite(loss).all(axis=0) & np.isfinite(relative).all(axis=0)
+    # Divergence may be too slow to overflow within the steps taken.
+    finite &= loss[-(len(loss) // 4) :].mean(axis=0) < 10 * loss[0]
+    high, low = tail.max(axis=0) > 1, tail.min(axis=0) < 1
+    ever = (relative > 1).any(axis=0)
+    names: list[str] = np.select(
+        [~finite, high & low, high, ever], ["diverges", "edge", "above", "returns"], "below"
+    ).tolist()
+    return names
+
+
+def share_rising(values: Any, end: int) -> float:
+    """Return the share of the first `end` steps at which values grow."""
+    return float(np.mean(np.diff(values[: end + 1]) > 0)) if end else float("nan")
+
+
+def step_correlation(a: Any, b: Any) -> float:
+    """Return the correlation of the steps of two curves."""
+    steps = np.diff(a), np.diff(b)
+    if len(steps[0]) < 2 or not all(np.isfinite(s).all() and np.ptp(s) > 0 for s in steps):
+        return float("nan")
+    return float(np.corrcoef(*steps)[0, 1])
+
+
+def late_over_early(values: Any) -> float:
+    """Return the mean of the last quarter over that of the first."""
+    quarter = len(values) // 4
+    if quarter < 2 or not np.isfinite(values).all():
+        return float("nan")
+    return float(np.mean(values[-quarter:]) / np.mean(values[:quarter]))
+
+
+def has_period_two(values: Any) -> bool:
+    """Tell whether every second value of the last tenth is the same to 1e-6."""
+    tail = values[-(len(values) // 10) :]
+    return bool(np.all(np.abs(tail[2:] - tail[:-2]) < 1e-6) and np.ptp(tail) > 1e-6)
+
 
 OUTCOMES = {
     "below": ("never reaches 2/η", "#e3f2e1"),
@@ -46,7 +98,7 @@ def draw_one(settings: Any, records: list[Record], figure: Any) -> None:
     for ax in axes[2]:
         ax.set_xlabel("step")
     figure.suptitle(
-        f"{tokens_told(settings)}, η = {settings.rate:g}, d_K = {settings.keys}",
+        f"{tokens_text(settings)}, η = {settings.rate:g}, d_K = {settings.keys}",
         fontsize=11,
     )
 
@@ -73,7 +125,7 @@ def draw_many(settings: Any, records: list[Record], figure: Any) -> None:
     middle.set_xticks(np.arange(len(rows)), [f"{r['rate']:g}" for r in rows])
     middle.set_xlabel("learning rate η")
     middle.set_ylabel(f"share of {settings.seeds} networks")
-    middle.set_title(f"how they end, {tokens_told(settings)}", fontsize=11)
+    middle.set_title(f"how they end, {tokens_text(settings)}", fontsize=11)
     _draw_map(right, settings, records)
     handles, labels = middle.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
@@ -106,7 +158,7 @@ def is_close_pair(settings: Any, record: Record) -> bool:
     return (record["first"], record["second"]) == (settings.first, settings.second)
 
 
-def tokens_told(settings: Any) -> str:
+def tokens_text(settings: Any) -> str:
     """Return these tokens as they are written."""
     return f"x = ({settings.first:g}, {settings.second:g})".replace("-", "−")
 

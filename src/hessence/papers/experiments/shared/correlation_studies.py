@@ -1,4 +1,4 @@
-"""Correlation studies over stacks of networks: what 000's have in common (Appendices D.1.3–4)."""
+"""Correlation studies over batches of networks: what 000's have in common (Appendices D.1.3–4)."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from hessence.papers.experiments.limits import at_least
-from hessence.papers.experiments.network_stacks import (
+from hessence.papers.experiments.protocol import Finding, Record, Task
+from hessence.papers.experiments.settings import at_least
+from hessence.papers.experiments.shared.network_batches import (
     Activation,
+    Networks,
     Parametrisation,
     Schedule,
-    Stack,
     Teacher,
     draw_data,
-    draw_stack,
+    draw_networks,
     squared_norms,
     train,
 )
-from hessence.papers.experiments.protocol import Finding, Record, Task
 
 
 @dataclass(frozen=True)
-class StackSettings:
+class NetworkSettings:
     """Networks with as many inputs as outputs, and a random teacher with noise.
 
-    Training is that of :class:`~hessence.papers.experiments.network_stacks.Schedule`. The paper
-    does not tell the scale of its teacher: entries of variance 1/D (``scaled``) keep that of the
-    targets at every size, ``normal`` ones have variance 1.
+    Training follows :class:`~hessence.papers.experiments.shared.network_batches.Schedule`. The
+    paper does not state the scale of its teacher: entries of variance 1/D (``scaled``) keep that of
+    the targets at every size, ``normal`` ones have variance 1.
     """
 
     width: int = 30
@@ -46,7 +46,7 @@ class StackSettings:
 
 
 @dataclass(frozen=True)
-class TwoLayerSettings(StackSettings):
+class TwoLayerSettings(NetworkSettings):
     """Two layers, from the size `wide_from` on with maximal updates that start at `wide_rate`."""
 
     sizes: tuple[int, ...] = (1, 2, 3, 5, 8, 12, 20, 30)
@@ -66,17 +66,17 @@ def size_tasks(settings: TwoLayerSettings) -> Iterator[Task]:
 
 @dataclass(frozen=True)
 class Trained:
-    """A stack before and after training, the data, and the last losses."""
+    """Networks before and after training, the data, and the last losses."""
 
-    before: Stack
-    after: Stack
+    before: Networks
+    after: Networks
     x: Any
     y: Any
     losses: Any
 
 
-def trained_stack(
-    settings: StackSettings,
+def trained_networks(
+    settings: NetworkSettings,
     activation: Activation,
     kind: Parametrisation,
     dims: Sequence[int],
@@ -85,22 +85,22 @@ def trained_stack(
 ) -> Trained:
     """Draw data and networks, and train them from a learning rate on."""
     x, y = draw_data(activation, dims[0], settings.samples, settings.noise, settings.teacher, rng)
-    stack = draw_stack(kind, dims, settings.networks, rng)
+    nets = draw_networks(kind, dims, settings.networks, rng)
     schedule = Schedule(rate, settings.smallest_rate, settings.batch, epochs=settings.epochs)
-    after, losses = train(stack, x, y, activation, schedule, rng)
-    return Trained(stack, after, x, y, losses)
+    after, losses = train(nets, x, y, activation, schedule, rng)
+    return Trained(nets, after, x, y, losses)
 
 
-def layer_norms(stack: Stack) -> Record:
+def layer_norms(nets: Networks) -> Record:
     """Return the squared norms of all layers, as ``W1 spectral`` and so on."""
     return {
         f"W{i + 1} {norm}": values
-        for i, w in enumerate(stack.weights)
+        for i, w in enumerate(nets.weights)
         for norm, values in squared_norms(w).items()
     }
 
 
-def on_training(settings: StackSettings, records: list[Record], where: str) -> Finding:
+def on_training(settings: NetworkSettings, records: list[Record], where: str) -> Finding:
     """Say how far training came, by the share of the loss above the noise that is left."""
     share = np.concatenate([r["left"] for r in records]).astype(float)
     hardest = max(float(np.nanmedian(np.asarray(r["left"], dtype=float))) for r in records)
@@ -111,11 +111,11 @@ def on_training(settings: StackSettings, records: list[Record], where: str) -> F
         f"{np.nanmedian(share):.1%} of the loss above the noise is left in the median, "
         f"{hardest:.1%} in the hardest case, where less than 10 % is asked for; "
         f"{int(np.isnan(share).sum())} of {share.size} networks diverged and are left out"
-        f"{teacher_told(settings)}",
+        f"{teacher_note(settings)}",
     )
 
 
-def teacher_told(settings: StackSettings) -> str:
+def teacher_note(settings: NetworkSettings) -> str:
     """Say which teacher was chosen."""
     variance = "1/D" if settings.teacher == "scaled" else "1"
     return f"; the teacher has entries of variance {variance}, a choice of our own"

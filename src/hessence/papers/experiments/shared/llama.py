@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hessence.papers.experiments.language_models import SinkAttention, enforce_sink
+from hessence.papers.experiments.shared.language_models import SinkAttention, enforce_sink
 
 BASE = 10_000.0
 """The longest wavelength of the rotations, in tokens, is about this times 2π."""

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import hessence as hs
-from hessence.papers.experiments.language_models import (
+from hessence.papers.experiments.shared.language_models import (
     Gpt,
     GptAttention,
     GptShape,
@@ -17,7 +17,7 @@ from hessence.papers.experiments.language_models import (
     sink_attention,
     sink_for_attention,
 )
-from hessence.papers.experiments.language_training import (
+from hessence.papers.experiments.shared.language_training import (
     Recipe,
     as_batches,
     mean_residual_norm,

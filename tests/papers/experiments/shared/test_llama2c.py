@@ -8,9 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hessence.papers.experiments.datasets import MissingDataError, checkpoint_files, require_data
-from hessence.papers.experiments.llama import LlamaShape
-from hessence.papers.experiments.llama2c import Tokenizer, load_checkpoint, load_tokenizer
-from tests.papers.experiments.llama2c_files import BYTE_PIECES, write_checkpoint, write_tokenizer
+from hessence.papers.experiments.shared.llama import LlamaShape
+from hessence.papers.experiments.shared.llama2c import Tokenizer, load_checkpoint, load_tokenizer
+from tests.papers.experiments.shared.llama2c_files import (
+    BYTE_PIECES,
+    write_checkpoint,
+    write_tokenizer,
+)
 
 SHAPE = LlamaShape(
     width=12, hidden=10, layers=2, heads=3, kv_heads=1, vocabulary=7, context=5, tied=True

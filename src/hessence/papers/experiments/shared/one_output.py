@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hessence.papers.experiments.relu_products import ReLUHessian
+from hessence.papers.experiments.shared.relu_hessian import ReLUHessian
 
 
 def eigenvalues(weights: Any, x: Any, y: Any, activation: str) -> tuple[Any, int]:

@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 
 import hessence as hs
-from hessence.papers.experiments.edge_of_stability import endings, has_period_two, late_over_early
 from hessence.papers.experiments.figures.shallow_eigenvalues import top_eigenvalues
-from hessence.papers.experiments.one_output import eigenvalues
-from hessence.papers.experiments.signed_scale import signed_scale
-from hessence.papers.experiments.stacked_training import class_subset, seen_inputs
+from hessence.papers.experiments.shared.edge_of_stability import (
+    endings,
+    has_period_two,
+    late_over_early,
+)
+from hessence.papers.experiments.shared.gradient_descent import seen_inputs
+from hessence.papers.experiments.shared.image_training import class_subset
+from hessence.papers.experiments.shared.one_output import eigenvalues
+from hessence.plotting.axes import signed_scale
 
 
 @pytest.mark.parametrize("inputs", [3, 12])

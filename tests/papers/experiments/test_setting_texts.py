@@ -5,9 +5,14 @@ from typing import Annotated, Literal
 
 import pytest
 
-from hessence.papers.experiments.limits import at_least, may_be_empty
-from hessence.papers.experiments.options import OptionError, changed, from_plain
-from hessence.papers.experiments.plain import plain
+from hessence.papers.experiments.records import json_value
+from hessence.papers.experiments.settings import (
+    SettingError,
+    at_least,
+    changed,
+    may_be_empty,
+    settings_from_json,
+)
 
 
 @dataclass(frozen=True)
@@ -71,11 +76,11 @@ def test_values_are_read_by_the_fields_type(field, text, value):
     ],
 )
 def test_mistakes_are_told_in_one_sentence(field, text, sentence):
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(SettingError) as caught:
         changed(Settings(), {field: text})
     assert str(caught.value).startswith(sentence)
 
 
 def test_settings_survive_json():
     settings = Settings(widths=(1, 2), limit=3.0)
-    assert from_plain(Settings, plain(vars(settings))) == settings
+    assert settings_from_json(Settings, json_value(vars(settings))) == settings

@@ -1,4 +1,4 @@
-r"""Products with the Hessians of a stack of ReLU networks, in batched matrix products.
+r"""Products with the Hessians of a batch of ReLU networks, in batched matrix products.
 
 With :math:`h_\ell = \phi(W_\ell h_{\ell-1})`, the last layer without φ, and
 :math:`b_{\ell-1} = \phi' \odot W_\ell^\top b_\ell` from the residuals back, a direction dW moves h
@@ -103,11 +103,11 @@ class ReLUHessian:
         d_back = moved.pop() / self.dtype.type(self._samples)
         out = []
         for i in reversed(range(len(self._layers))):
-            slope = d_back @ np.swapaxes(self._hidden[i], 1, 2)
+            gradient = d_back @ np.swapaxes(self._hidden[i], 1, 2)
             if i:
-                slope += self._back[i] @ np.swapaxes(moved[i], 1, 2)
+                gradient += self._back[i] @ np.swapaxes(moved[i], 1, 2)
                 d_back = np.swapaxes(self._layers[i], 1, 2) @ d_back
                 d_back += np.swapaxes(changes[i], 1, 2) @ self._back[i]
                 d_back *= self._gates[i - 1]
-            out.append((self._factors[i] * slope).reshape(len(slope), -1))
+            out.append((self._factors[i] * gradient).reshape(len(gradient), -1))
         return np.concatenate(out[::-1], axis=1).astype(self.dtype)

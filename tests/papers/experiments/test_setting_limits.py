@@ -7,15 +7,16 @@ from typing import Annotated, Optional, Union
 import pytest
 
 from hessence.papers.experiments.catalogue import all_experiments
-from hessence.papers.experiments.limits import (
+from hessence.papers.experiments.settings import (
+    SettingError,
     at_least,
     between,
+    changed,
     complaint,
     finite,
     may_be_empty,
     require_limits,
 )
-from hessence.papers.experiments.options import OptionError, changed
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def test_what_is_allowed(field, text):
     ],
 )
 def test_what_is_refused(field, text, words):
-    with pytest.raises(OptionError) as told:
+    with pytest.raises(SettingError) as told:
         changed(Settings(), {field: text})
     assert str(told.value) == f"{field} must be {words}, got {text!r}."
 
@@ -104,6 +105,6 @@ def test_no_experiment_takes_nonsense(name):
         bad = ["nan"] if isinstance(first, float) else []
         bad += [] if (name, field.name) in SIGNED else ["-1"]
         for text in bad:
-            with pytest.raises(OptionError, match=rf"^{field.name} must be .*, got '{text}'\.$"):
+            with pytest.raises(SettingError, match=rf"^{field.name} must be .*, got '{text}'\.$"):
                 changed(settings, {field.name: text})
     assert numbers > 2

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hessence.papers.experiments.texts import windows
+from hessence.papers.experiments.shared.texts import windows
 
 Batch = tuple[Tensor, Tensor]
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from hessence.papers.experiments.datasets import MissingDataError
-from hessence.papers.experiments.llama import Llama, LlamaShape
+from hessence.papers.experiments.shared.llama import Llama, LlamaShape
 
 HEADER = struct.Struct("<7i")
 NEWER = 0x616B3432

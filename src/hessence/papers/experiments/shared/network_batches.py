@@ -1,4 +1,4 @@
-"""Stacks of networks of one shape: drawn, trained and measured together, one matmul for all."""
+"""Batches of networks of one shape: drawn, trained and measured together, one matmul for all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 import hessence as hs
-from hessence.papers.experiments.relu_products import ReLUHessian
+from hessence.papers.experiments.shared.relu_hessian import ReLUHessian
 
 Parametrisation = Literal["standard", "ntk", "mup"]
 Activation = Literal["linear", "relu"]
@@ -24,7 +24,7 @@ ROOM = 2**25
 
 
 @dataclass(frozen=True)
-class Stack:
+class Networks:
     """Networks of one shape: weights (N, d_ℓ, d_{ℓ−1}), and a factor and a rate for each layer."""
 
     weights: tuple[Any, ...]
@@ -54,14 +54,14 @@ class Schedule:
     epochs: int = 1000
 
 
-def draw_stack(
+def draw_networks(
     kind: Parametrisation, dims: Sequence[int], count: int, rng: np.random.Generator
-) -> Stack:
+) -> Networks:
     """Draw networks in a parametrisation; learning rates of maximal updates go as 1/fan-in."""
     nets = [DRAW[kind](dims, rng) for _ in range(count)]
     layers = zip(*(net.weights for net in nets), strict=True)
     rates = [1 / d if kind == "mup" else 1.0 for d in dims[:-1]]
-    return Stack(tuple(np.stack(layer) for layer in layers), nets[0].multipliers, tuple(rates))
+    return Networks(tuple(np.stack(layer) for layer in layers), nets[0].multipliers, tuple(rates))
 
 
 def draw_data(
@@ -87,28 +87,28 @@ def draw_data(
 
 
 def train(
-    stack: Stack,
+    nets: Networks,
     x: Any,
     y: Any,
     activation: Activation,
     schedule: Schedule,
     rng: np.random.Generator,
-) -> tuple[Stack, Any]:
+) -> tuple[Networks, Any]:
     """Train all networks by SGD on the same batches; return them and their last losses (N,).
 
     A network that diverges comes back as NaN. Two linear layers are trained in their narrow twin:
     gradients never leave the span of the two matrices, so this is the same training.
     """
-    first, last = stack.weights[0], stack.weights[-1]
+    first, last = nets.weights[0], nets.weights[-1]
     size, outputs, width = first.shape[-1], last.shape[-2], first.shape[-2]
-    if activation == "linear" and len(stack.weights) == 2 and width > size + outputs:
+    if activation == "linear" and len(nets.weights) == 2 and width > size + outputs:
         basis, _ = np.linalg.qr(np.concatenate([first, np.swapaxes(last, 1, 2)], axis=-1))
         turned = np.swapaxes(basis, 1, 2) @ first, last @ basis
-        narrow, losses = train(replace(stack, weights=turned), x, y, activation, schedule, rng)
+        narrow, losses = train(replace(nets, weights=turned), x, y, activation, schedule, rng)
         first, last = narrow.weights
-        return replace(stack, weights=(basis @ first, last @ np.swapaxes(basis, 1, 2))), losses
-    layers = [w.astype(np.float32) for w in stack.weights]
-    steps = np.asarray(stack.multipliers) * np.asarray(stack.rates)
+        return replace(nets, weights=(basis @ first, last @ np.swapaxes(basis, 1, 2))), losses
+    layers = [w.astype(np.float32) for w in nets.weights]
+    steps = np.asarray(nets.multipliers) * np.asarray(nets.rates)
     count = len(first)
     rate = np.full(count, schedule.rate)
     best, losses, waited = np.full(count, np.inf), np.full(count, np.inf), np.zeros(count)
@@ -118,10 +118,10 @@ def train(
             order = rng.permutation(len(x))
             parts = [order[i : i + schedule.batch] for i in range(0, len(order), schedule.batch)]
             for part in parts:
-                loss, slopes = _slopes(layers, stack.multipliers, x[part], y[part], activation)
+                loss, gradients = _gradients(layers, nets.multipliers, x[part], y[part], activation)
                 losses += loss * len(part) / len(x)
-                for layer, slope, step in zip(layers, slopes, steps, strict=True):
-                    layer -= (step * rate)[:, None, None].astype(np.float32) * slope
+                for layer, gradient, step in zip(layers, gradients, steps, strict=True):
+                    layer -= (step * rate)[:, None, None].astype(np.float32) * gradient
             lost = ~np.isfinite(losses)
             for layer in layers:
                 layer[lost] = np.nan
@@ -134,7 +134,7 @@ def train(
             rate[lost | (rate < 0.99 * schedule.smallest_rate)] = 0
             if not rate.any():
                 break
-    return replace(stack, weights=tuple(w.astype(np.float64) for w in layers)), losses
+    return replace(nets, weights=tuple(w.astype(np.float64) for w in layers)), losses
 
 
 def unexplained(losses: Any, y: Any, noise: float) -> Any:
@@ -146,7 +146,7 @@ def unexplained(losses: Any, y: Any, noise: float) -> Any:
     return (losses - floor) / max(float(np.sum(y * y)) / len(y) / 2 - floor, floor, 1e-300)
 
 
-def _slopes(
+def _gradients(
     layers: list[Any], multipliers: Sequence[float], x: Any, y: Any, activation: Activation
 ) -> tuple[Any, list[Any]]:
     """Return losses (N,) and their gradients in the layers, with the multipliers in."""
@@ -169,37 +169,37 @@ def _slopes(
         residual = product - y.T.astype(np.float32)
         back = residual / np.float32(len(x))
         loss = np.sum(residual * back, axis=(1, 2)) / 2
-    slopes = []
+    gradients = []
     for i in reversed(range(len(scaled))):
-        slopes.append(back @ np.swapaxes(before[i], 1, 2))
+        gradients.append(back @ np.swapaxes(before[i], 1, 2))
         if i:
             back = np.swapaxes(scaled[i], 1, 2) @ back
             if not linear:
                 back *= before[i] > 0
-    return loss, slopes[::-1]
+    return loss, gradients[::-1]
 
 
-def sharpness(stack: Stack, x: Any, y: Any, activation: Activation) -> Any:
-    """Return the largest eigenvalue of every network's Hessian (N,); NaN where weights are."""
-    whole = np.isfinite(stack.weights[-1]).all(axis=(1, 2))
+def sharpness(nets: Networks, x: Any, y: Any, activation: Activation) -> Any:
+    """Return the largest eigenvalue of every network's Hessian (N,); NaN if it has diverged."""
+    whole = np.isfinite(nets.weights[-1]).all(axis=(1, 2))
     values = np.full(len(whole), np.nan)
     if not whole.any():
         return values
     index = np.flatnonzero(whole)
-    pieces = -(-_cost(stack, len(x), activation) * len(index) // ROOM)
+    pieces = -(-_cost(nets, len(x), activation) * len(index) // ROOM)
     for some in np.array_split(index, min(pieces, len(index))):
-        values[some] = _largest([w[some] for w in stack.weights], stack.multipliers, x, y,
+        values[some] = _largest([w[some] for w in nets.weights], nets.multipliers, x, y,
                                 activation)  # fmt: skip
     return values
 
 
-def _cost(stack: Stack, samples: int, activation: Activation) -> int:
+def _cost(nets: Networks, samples: int, activation: Activation) -> int:
     """Return how many numbers a search keeps for each network: some 40 vectors, or its samples."""
-    size, outputs = int(stack.weights[0].shape[-1]), int(stack.weights[-1].shape[-2])
-    parameters = sum(int(w[0].size) for w in stack.weights)
+    size, outputs = int(nets.weights[0].shape[-1]), int(nets.weights[-1].shape[-2])
+    parameters = sum(int(w[0].size) for w in nets.weights)
     if activation == "relu":
-        return max(40 * parameters, 4 * samples * sum(int(w.shape[-2]) for w in stack.weights))
-    return 40 * (min(parameters, (size + outputs) ** 2) if len(stack.weights) == 2 else parameters)
+        return max(40 * parameters, 4 * samples * sum(int(w.shape[-2]) for w in nets.weights))
+    return 40 * (min(parameters, (size + outputs) ** 2) if len(nets.weights) == 2 else parameters)
 
 
 def _largest(
@@ -211,13 +211,13 @@ def _largest(
     return hs.DeepLinear(weights, multipliers).hessian(x, y).top(1, tol=1e-6).eigenvalues[:, 0]
 
 
-def trace(stack: Stack, x: Any, y: Any) -> Any:
-    """Return the traces of linear networks' Hessians (N,); NaN where weights are."""
-    whole = np.isfinite(stack.weights[-1]).all(axis=(1, 2))
+def trace(nets: Networks, x: Any, y: Any) -> Any:
+    """Return the traces of linear networks' Hessians (N,); NaN for those that have diverged."""
+    whole = np.isfinite(nets.weights[-1]).all(axis=(1, 2))
     values = np.full(len(whole), np.nan)
     if whole.any():
-        weights = [w[whole] for w in stack.weights]
-        values[whole] = hs.DeepLinear(weights, stack.multipliers).hessian(x, y).trace()
+        weights = [w[whole] for w in nets.weights]
+        values[whole] = hs.DeepLinear(weights, nets.multipliers).hessian(x, y).trace()
     return values
 
 

@@ -1,0 +1,1 @@
+"""What several figures share: networks and their training, language models, text, statistics."""
