@@ -14,6 +14,7 @@ chain has reached.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -171,7 +172,7 @@ class _Search:
         product = self.weights[0]
         family = [self.variance, product.T @ product]
         for k, w in enumerate(self.weights[1:], start=2):
-            product = w @ product
+            product = self._unless_rounding(w @ product, self.weights[:k])
             if self.thorough or k == self.depth:
                 family.append(product.T @ product)
         family.append(self.gradient.T @ self.gradient)
@@ -180,18 +181,31 @@ class _Search:
         mixed = product.T @ self.gradient
         family.append(mixed + mixed.T)
         back = self.gradient
-        for w in reversed(self.weights[1:]):
-            back = w.T @ back
+        for k in range(self.depth - 1, 0, -1):
+            factors = [self.gradient, *self.weights[k:]]
+            back = self._unless_rounding(self.weights[k].T @ back, factors)
             family.append(back.T @ back)
         return family
 
     def _onward_family(self, layer: int, start: Numbers) -> list[Numbers]:
         family, product = [], start
-        for w in self.weights[layer:]:
-            product = w @ product
+        for k, w in enumerate(self.weights[layer:], start=layer + 1):
+            product = self._unless_rounding(w @ product, self.weights[layer:k])
             family.append(product.T @ product)
         met = self.gradient.T @ product
         return [*family, met.T @ met]
+
+    def _unless_rounding(self, product: Numbers, factors: list[Numbers]) -> Numbers:
+        """Return a product of matrices, or zeros if it is no larger than its own rounding.
+
+        Where every chain ends in some layer the product of the layers vanishes, and the
+        directions of what is computed instead mean nothing.
+        """
+        if not self.thorough:
+            return product
+        size = math.prod(float(np.linalg.norm(factor, 2)) for factor in factors)
+        rounding = len(factors) * self._threshold(product.shape) * size
+        return product if np.abs(product).max(initial=0.0) > rounding else np.zeros_like(product)
 
     def _joint_basis(self, start: Numbers, family: list[Numbers]) -> Numbers:
         """Return start · U, U the common eigenvectors of a family in start's coordinates."""
