@@ -102,11 +102,12 @@ def train(
     first, last = nets.weights[0], nets.weights[-1]
     size, outputs, width = first.shape[-1], last.shape[-2], first.shape[-2]
     if activation == "linear" and len(nets.weights) == 2 and width > size + outputs:
-        basis, _ = np.linalg.qr(np.concatenate([first, np.swapaxes(last, 1, 2)], axis=-1))
-        turned = np.swapaxes(basis, 1, 2) @ first, last @ basis
-        narrow, losses = train(replace(nets, weights=turned), x, y, activation, schedule, rng)
+        twin = hs.narrow_twin(first, last)
+        narrow = replace(nets, weights=(twin.W1, twin.W2))
+        narrow, losses = train(narrow, x, y, activation, schedule, rng)
         first, last = narrow.weights
-        return replace(nets, weights=(basis @ first, last @ np.swapaxes(basis, 1, 2))), losses
+        wide = twin.basis @ first, last @ np.swapaxes(twin.basis, 1, 2)
+        return replace(nets, weights=wide), losses
     layers = [w.astype(np.float32) for w in nets.weights]
     steps = np.asarray(nets.multipliers) * np.asarray(nets.rates)
     count = len(first)
