@@ -40,3 +40,7 @@ def test_watch_training(tmp_path):
     assert second.startswith("16 measurements of 2 eigenvalues")
     pictures = {path.name for path in tmp_path.glob("*.png")}
     assert pictures == {"density.png", "layers.png", "training.png"}
+
+
+def test_own_network():
+    assert run(str(EXAMPLES / "own_network.py")).startswith("120 eigenvalues, twin and bulk")
