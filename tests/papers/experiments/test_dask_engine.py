@@ -12,8 +12,9 @@ from hessence.papers.experiments.dask_engine import dask_engine
 from hessence.papers.experiments.jobs import EngineError
 from hessence.papers.experiments.runner import collect
 from hessence.papers.experiments.store import open_store
-from tests.papers.experiments.runs import SLEEPER, begun
+from tests.papers.experiments.runs import PATIENCE, SLEEPER, begun
 
+dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 sleeper = find_experiment(str(SLEEPER))
 SETTINGS = replace(sleeper.presets["quick"], tasks=10, seconds=0.05)
@@ -21,7 +22,11 @@ SETTINGS = replace(sleeper.presets["quick"], tasks=10, seconds=0.05)
 
 @pytest.fixture(scope="module")
 def engine():
-    with dask_engine("local:2") as engine:
+    # Workers that start on a busy machine may take longer than Dask waits.
+    patient = dict.fromkeys(
+        ("distributed.comm.timeouts.connect", "distributed.comm.timeouts.tcp"), f"{PATIENCE}s"
+    )
+    with dask.config.set(patient), dask_engine("local:2") as engine:
         yield engine
 
 
