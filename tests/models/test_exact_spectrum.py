@@ -92,7 +92,7 @@ def test_a_wrong_theorem_is_caught(data, monkeypatch):
     model = linear(4, 40, 2)
     real = exact_spectrum.recognise
 
-    def off(model, x, y, criterion):
+    def off(model, x, y, criterion, **options):
         return real(model, x, y * (1 + 1e-6), criterion)
 
     monkeypatch.setattr(exact_spectrum, "recognise", off)

@@ -122,3 +122,17 @@ def test_gradients_flow_through_products(direct_sum):
     (gradient,) = torch.autograd.grad(top, tensor)
     vector = hs.Spectrum([single], "by hand", operator=Matrix(entries)).spaces[0].vectors()
     np.testing.assert_allclose(gradient, vector @ vector.T, atol=1e-12)
+
+
+def test_samples_have_the_image_under_the_operator(direct_sum):
+    entries, B, _, copied, single, _ = direct_sum
+    values = np.linalg.eigvalsh(B)[::-1]
+    known = Subspaces(copied.labels, copied.isometry, 3, values=values, matrix=B)
+    tripled = known.mapped(lambda columns: columns[::-1], 3.0)
+    rng = np.random.default_rng(0)
+    for family in hs.Spectrum([known, single], "by hand", operator=Matrix(entries)).families:
+        vector, image = family.sample(rng)
+        assert np.linalg.norm(vector) > 0.1
+        np.testing.assert_allclose(entries @ vector, image, atol=1e-12)
+    vector, image = tripled.sample(rng)
+    np.testing.assert_allclose(3 * entries @ vector[::-1], image[::-1], atol=1e-12)

@@ -6,11 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
-
-from hessence._common.arrays import dtype_name
+from torch import nn
 
 _DROPOUTS = (nn.modules.dropout._DropoutNd,)
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -25,27 +21,12 @@ DROPOUT = (
 )
 
 
-class NotRecognised(Exception):  # noqa: N818 - an ordinary answer, not a mistake of the user's
-    """No theorem covers the model; the message says why, and which layer is in the way."""
-
-
 @dataclass(frozen=True)
 class Layer:
     """A module and its name in the model."""
 
     name: str
     module: Any
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether this is a plain ``torch.nn.Linear``."""
-        return is_plain(self.module, nn.Linear)
-
-    @property
-    def described(self) -> str:
-        """What it is, in words."""
-        of = f"layer {self.name!r}" if self.name else "it"
-        return f"{of} is a {type(self.module).__name__}"
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
@@ -61,60 +42,6 @@ def has_hooks(module: nn.Module) -> bool:
     names = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
     own = any(getattr(module, f"_{name}", None) for name in names)
     return own or any(getattr(nn.modules.module, f"_global_{name}", None) for name in names)
-
-
-def require_ordinary(model: Any, x: Any) -> None:
-    """Refuse models and inputs that no theorem is for, in one sentence."""
-    if not isinstance(model, nn.Module):
-        raise NotRecognised(f"the model is a {type(model).__name__}, not a torch.nn.Module.")
-    if not isinstance(x, Tensor):
-        raise NotRecognised(f"the input is a {type(x).__name__}, not a single tensor.")
-    if x.numel() == 0:
-        raise NotRecognised(f"the input has shape {tuple(x.shape)}: there are no samples.")
-    _require_ordinary_parameters(model, x)
-    for name, module in model.named_modules():
-        of = f"layer {name!r}" if name else "the model"
-        if has_hooks(module):
-            raise NotRecognised(f"{of} has hooks, and what they do is not known.")
-        if is_parametrized(module):
-            raise NotRecognised(f"{of} is parametrised: its weights are not its parameters.")
-        if type(module) in DROPOUT and not _is_skipped(module):
-            raise NotRecognised(
-                f"{of} drops units at random: the loss has no Hessian before model.eval()."
-            )
-
-
-def _require_ordinary_parameters(model: nn.Module, x: Tensor) -> None:
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    if not parameters:
-        raise NotRecognised("the model has no parameters.")
-    first_name: dict[int, str] = {}
-    first = next(iter(parameters.values()))
-    for name, parameter in parameters.items():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise NotRecognised(f"parameter {name!r} has no shape yet: run the model once first.")
-        if not parameter.requires_grad:
-            raise NotRecognised(f"parameter {name!r} is frozen: requires_grad is False.")
-        if id(parameter) in first_name:
-            raise NotRecognised(
-                f"parameters {first_name[id(parameter)]!r} and {name!r} are tied to each other."
-            )
-        first_name[id(parameter)] = name
-        if parameter.dtype not in (torch.float32, torch.float64) or parameter.dtype != first.dtype:
-            raise NotRecognised(
-                f"parameter {name!r} has type {dtype_name(parameter)}: all must be float32, or "
-                "all float64."
-            )
-        if not parameter.isfinite().all():
-            raise NotRecognised(f"parameter {name!r} contains NaN or infinity.")
-        if parameter.device != first.device or parameter.device != x.device:
-            raise NotRecognised(
-                f"parameter {name!r} is on device {parameter.device} and the input on {x.device}."
-            )
-    if (x.is_floating_point() or x.is_complex()) and x.dtype != first.dtype:
-        raise NotRecognised(
-            f"the input has type {dtype_name(x)}, the parameters {dtype_name(first)}."
-        )
 
 
 def flatten(module: nn.Module, name: str = "") -> Iterator[Layer]:

@@ -24,8 +24,9 @@ from functools import cached_property, partial
 from typing import Any
 
 import array_api_compat as api
+import numpy as np
 
-from hessence._common.arrays import Array, transpose
+from hessence._common.arrays import Array, like, transpose
 from hessence.spectra.small_eigen import eigensystem, eigenvalues
 
 CHUNK = 2**24
@@ -146,6 +147,18 @@ class Subspaces:
     def _vectors(self) -> Array:
         """The eigenvectors of a family's single block, solved for once."""
         return eigensystem(self._matrix(0))[1]
+
+    def sample(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return a random vector (p, 1) of a random member and its image under the operator."""
+        member = int(rng.integers(max(1, int(self._solved.shape[-1]) // self.size)))
+        embed, reference = self.isometry(member), self._solved
+        xp = api.array_namespace(reference)
+        values = xp.reshape(reference, (-1, self.size))[member, :]
+        own = self._vectors if self.members is None else eigensystem(self._matrix(member))[1]
+        weights = like(rng.normal(size=self.size), reference)
+        copies = like(rng.normal(size=(int(self.multiplicity), 1)), reference)
+        vector, image = (xp.matmul(own, w[:, None])[:, 0] for w in (weights, values * weights))
+        return embed(vector, copies), embed(image, copies)
 
     def label(self, member: int, index: int) -> str:
         """Name one eigenvalue of one block."""

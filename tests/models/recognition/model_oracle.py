@@ -18,12 +18,12 @@ def half_mse(prediction, target):
 
 
 def assert_recognised(found, model, x, y, loss, tolerance=1e-10):
-    """Compare every eigenvalue, every eigenvector, products and certificate with autodiff."""
+    """Compare every eigenvalue, every eigenvector and the certificate with autodiff."""
     H = hessian_of(model, x, y, loss)
     p = len(H)
     scale = float(torch.linalg.matrix_norm(H, 2))
     atol = tolerance * scale + 1e-14
-    spectrum = found.spectrum()
+    spectrum = found.spectrum
     assert spectrum.exact
     assert spectrum.eigenvalues.dtype == H.dtype
     truth = torch.linalg.eigvalsh(H).flip(0)
@@ -32,9 +32,5 @@ def assert_recognised(found, model, x, y, loss, tolerance=1e-10):
     eye = torch.eye(p, dtype=H.dtype)
     torch.testing.assert_close(vectors.T @ vectors, eye, rtol=0, atol=tolerance)
     torch.testing.assert_close(H @ vectors, vectors * spectrum.eigenvalues, rtol=0, atol=atol)
-    torch.testing.assert_close(found.operator @ eye, H, rtol=0, atol=atol)
-    v = torch.linspace(-1, 1, p, dtype=H.dtype)
-    torch.testing.assert_close(found.operator @ v, H @ v, rtol=0, atol=atol * p)
-    assert found.operator.shape == (p, p)
     if scale > 1e-12:
-        assert spectrum.verify(found.operator).worst < tolerance
+        assert spectrum.verify(H).worst < tolerance

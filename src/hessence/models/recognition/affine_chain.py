@@ -9,21 +9,16 @@ layer and S that of the weights after it, a change dV = [dW, db] matters only th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from hessence.networks.linear.ggn_blocks import LARGEST_BLOCK
 from hessence.networks.linear.linear_hessian import LinearHessian
 from hessence.networks.linear.range_reduction import RangeReduction, range_size
 from hessence.spectra.operators import Operator
 from hessence.spectra.spectrum import Spectrum
-
-CHUNK = 256
-"""How many columns of the Hessian are read at a time."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,11 +40,6 @@ class AffineChain(Operator):
     def shape(self) -> tuple[int, ...]:
         """The shape of the matrix."""
         return len(self._places), len(self._places)
-
-    @property
-    def gradient(self) -> Tensor:
-        """The gradient of the loss in the product."""
-        return self.product.gradient
 
     @property
     def _reference(self) -> Tensor:
@@ -75,19 +65,15 @@ class AffineChain(Operator):
             [s[:, :rows] for s, (rows, _) in zip(after, self.sizes, strict=True)],
         )
 
+    @property
+    def size(self) -> int:
+        """The size of the eigenproblem that the spectrum leaves to a dense solver."""
+        return range_size(*self.around)
+
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
         before, after = self.around
-        require_small(range_size(before, after), self.shape[0])
         return Spectrum(RangeReduction(self, before, after).blocks(), "range reduction")
-
-    def trace(self) -> Tensor:
-        """Return the sum of the diagonal, read column by column."""
-        return sum(columns[start:].diagonal().sum() for start, columns in self._columns())
-
-    def squared_norm(self) -> Tensor:
-        """Return the sum of all squared entries, read column by column."""
-        return sum((columns * columns).sum() for _, columns in self._columns())
 
     def split(self, columns: Tensor) -> list[Tensor]:
         """Cut parameter vectors (p, n) into matrices (n, d_ℓ, d_{ℓ−1})."""
@@ -112,20 +98,3 @@ class AffineChain(Operator):
         raised = columns.new_zeros(self.product.shape[-1], columns.shape[1])
         raised[self._places] = columns
         return self.product._apply(raised)[self._places]
-
-    def _columns(self) -> Iterator[tuple[int, Tensor]]:
-        """Yield some columns of the matrix at a time, and the index of the first."""
-        p = self.shape[0]
-        for start in range(0, p, CHUNK):
-            unit = self.gradient.new_zeros(p, min(CHUNK, p - start))
-            unit[start:].fill_diagonal_(1)
-            yield start, self._apply(unit)
-
-
-def require_small(size: int, parameters: int) -> None:
-    """Refuse an eigenproblem that is too large, before any work goes into it."""
-    if size > LARGEST_BLOCK:
-        raise ValueError(
-            f"{size} of the {parameters} dimensions of the parameters matter, more than the "
-            f"{LARGEST_BLOCK} that a dense solver is given."
-        )

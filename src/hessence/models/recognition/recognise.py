@@ -1,94 +1,88 @@
 """PyTorch models that are one of the solvable networks, or that have one inside.
 
-A table of rules, read from top to bottom, maps the shape of an ``nn.Sequential`` to the network
-whose theorem gives its Hessian. What no rule covers may still have a narrow twin
-(:mod:`hessence.models.recognition.model_twin`).
+A table of rules, read from top to bottom, maps what a model was seen to do to the network whose
+theorem gives its Hessian. What no rule for whole models covers may still have a narrow twin
+(:mod:`hessence.models.recognition.pairs`).
 """
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from hessence.models.criterion import PairCriterion
-from hessence.models.model_layers import NotRecognised, require_ordinary
-from hessence.models.recognition.model_stacks import (
-    Candidate,
+from hessence.models.recognition.candidate import Candidate, NotRecognised, Reason, require_ordinary
+from hessence.models.recognition.chains import (
     affine_chain,
     linear_chain,
     scalar_affine,
     scalar_linear,
     scalar_relu,
 )
-from hessence.models.recognition.model_twin import hessian_by_twin
+from hessence.models.recognition.pairs import by_twin, twin_layers
 from hessence.spectra.spectrum import Spectrum
 
-__all__ = ["NotRecognised", "Recognition", "recognise"]
+__all__ = ["NotRecognised", "Reason", "Recognition", "recognise"]
 
 
 @dataclass(frozen=True)
 class Recognition:
-    """A model's Hessian, exactly.
+    """A model's spectrum, exactly.
 
     Attributes
     ----------
-    network : str
-        The solvable network that the model is, or the layers whose twin was taken.
-    theorem : str
-        Why the answer is exact.
-    operator : Operator
-        The Hessian, in the order of ``model.parameters()``: ``operator @ v`` with v (p,) or (p, k).
+    why : Reason
+        The network that the model is, or the layers whose twin was taken, and the theorem.
+    spectrum : Spectrum
+        All eigenvalues and eigenvectors, in the order of ``model.parameters()``.
     """
 
-    network: str
-    theorem: str
-    operator: Any
-
-    def spectrum(self) -> Spectrum:
-        """Return all eigenvalues and eigenvectors, solved for once."""
-        return self._spectrum
-
-    @cached_property
-    def _spectrum(self) -> Spectrum:
-        spectrum: Spectrum = self.operator.spectrum()
-        return spectrum
+    why: Reason
+    spectrum: Spectrum
 
 
-def recognise(model: nn.Module, x: Tensor, y: Any, criterion: PairCriterion) -> Recognition:
-    """Return the exact Hessian of a model's loss, if there is a theorem for it.
+def recognise(
+    model: nn.Module, x: Any, y: Any, criterion: PairCriterion, *, share: Any = None
+) -> Recognition:
+    """Return the exact spectrum of a model's loss, if there is a theorem for it.
 
-    The model is read, never changed. The first line that fits and is not too large counts:
+    The first line that fits and is not too large counts:
 
     ==================  ==========================================================================
     ``ScalarLinear``    Linear(1, m), Linear(m, 1), squared error
     ``ScalarReLU``      Linear(1, m), ReLU, Linear(m, 1), any loss that is a sum over samples
     ``ScalarAffine``    Linear(1, m) with a bias, Linear(m, 1), squared error
-    ``TwoLayerLinear``  two Linear layers, the first with or without a bias, squared error
-    ``DeepLinear``      any other number of them, the first with or without a bias, any loss
-    narrow twin         a wide pair of Linear layers in any model, the second right after the first,
+    ``TwoLayerLinear``  two linear layers, the first with or without a bias, squared error
+    ``ResidualLinear``  x + W2 W1 x, any loss
+    ``DeepLinear``      any other number of linear layers W, or residual ones h + W h, the first
+                        with or without a bias, any loss
+    narrow twin         a wide pair of linear layers in any model, the second right after the first,
                         with or without biases, any loss
-    ``DeepLinear``      any number of Linear layers with any biases, any loss
+    ``DeepLinear``      any number of linear or residual layers with any biases, perhaps in one skip
+                        connection x + g(x), any loss
     ==================  ==========================================================================
 
-    Layers have no bias where none is mentioned. Nested ``nn.Sequential``, ``nn.Identity`` and
-    dropout in evaluation mode do not count as layers, nor does ``nn.Flatten`` where there is
-    nothing to flatten.
+    Layers have no bias where none is mentioned. What counts is what the model does, not how its
+    classes are nested: steps that change nothing, such as ``nn.Identity`` or dropout in evaluation
+    mode, are not seen, and steps without parameters before the first layer belong to the data.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model.
+        The model; it is copied.
     x : tensor
         All inputs; samples first, features last.
     y : object
         The targets, as the criterion takes them.
     criterion : PairCriterion
         The loss.
+    share : (x, y), optional
+        What this process has of them, where several multiply together.
 
     Raises
     ------
@@ -105,24 +99,19 @@ def recognise(model: nn.Module, x: Tensor, y: Any, criterion: PairCriterion) -> 
     >>> x, y = torch.randn(50, 1), torch.randn(50, 1)
     >>> criterion = as_criterion(torch.nn.MSELoss(), (x, y))
     >>> found = recognise(model, x, y, criterion)
-    >>> found.network, len(found.spectrum()), found.spectrum().method
+    >>> found.why.rule, len(found.spectrum), found.spectrum.method
     ('ScalarReLU', 200, 'closed form')
 
     >>> model = Sequential(Linear(4, 500), Linear(500, 3), ReLU(), Linear(3, 1))
     >>> found = recognise(model, torch.randn(50, 4), y, criterion)
-    >>> found.network, [(s.label, s.multiplicity) for s in found.spectrum()["bulk"][:3]]
+    >>> found.why.rule, [(s.label, s.multiplicity) for s in found.spectrum["bulk"][:3]]
     ("narrow twin of layers '0', '1'", [('bulk/0/0', 492), ('bulk/0/1', 492), ('bulk/0/2', 492)])
     >>> recognise(Sequential(Linear(4, 3), ReLU(), Linear(3, 1)), torch.randn(50, 4), y, criterion)
     Traceback (most recent call last):
-    hessence.models.model_layers.NotRecognised: ... layer '1' is a ReLU, and ...
+    hessence.models.recognition.candidate.NotRecognised: ... layer '1' is a ReLU, and ...
     """
     require_ordinary(model, x)
-    try:
-        candidate = Candidate.of(model, x.detach(), y, criterion)
-    except Exception as error:
-        # A mistake of the user's, which will show, and be explained, where the model is run as it
-        # is; here it only means that there is nothing to recognise.
-        raise NotRecognised(f"model, loss and data do not go together: {error}") from error
+    candidate = Candidate.of(copy.deepcopy(model), x.detach(), y, criterion, share or (x, y))
     refusals = {}
     for rule in RULES:
         if rule.fits(candidate):
@@ -142,25 +131,28 @@ class Rule:
     Attributes
     ----------
     network : str
-        The network's name, into which ``operator`` is formatted.
+        The network's name.
     kinds : str
-        A regular expression for the layers: (l)inear, (a)ffine, (r)elu, (o)ther.
-    hessian : callable
-        Returns the exact Hessian of a candidate.
+        A regular expression for the steps of the model, see ``Candidate.kinds``.
+    spectrum : callable
+        Returns the exact spectrum of a candidate.
     theorem : str
         Why it is exact.
     scalar : bool
         Whether the rule is for one input and one output.
     squared : bool
         Whether it is for the squared error alone.
+    layers : callable, optional
+        Returns the names of the layers that the rule is about, if not all.
     """
 
     network: str
     kinds: str
-    hessian: Callable[[Candidate], Any]
+    spectrum: Callable[[Candidate], Spectrum]
     theorem: str
     scalar: bool = False
     squared: bool = False
+    layers: Callable[[Candidate], list[str]] | None = None
 
     def fits(self, candidate: Candidate) -> bool:
         """Whether the rule is for this model and its loss."""
@@ -171,27 +163,26 @@ class Rule:
         )
 
     def apply(self, candidate: Candidate) -> Recognition:
-        """Solve for the Hessian, or say why that cannot be done."""
+        """Solve for the spectrum, or say why that cannot be done."""
         try:
-            operator = self.hessian(candidate)
-            found = Recognition(self.network.format(operator=operator), self.theorem, operator)
-            # Whether a deep network has an exact route shows only when it is taken.
-            found.spectrum()
+            spectrum = self.spectrum(candidate)
         except NotRecognised:
             raise
-        except Exception as error:  # also from a model whose forward does not work for a twin
-            # The first half of a sentence says what is wrong, the second what to call instead.
-            reason = str(error).partition(";")[0].rstrip(".")
-            raise NotRecognised(f"{self.network.partition(' {')[0]}: {reason}.") from error
-        return found
+        except Exception as error:
+            # What a network refuses, or a model whose forward does not work for a twin.
+            raise NotRecognised(str(error).rstrip("."), rule=self.network) from error
+        of = ", ".join(map(repr, self.layers(candidate))) if self.layers else ""
+        name = f"{self.network} of layers {of}" if of else self.network
+        return Recognition(Reason(self.theorem, rule=name), spectrum)
 
 
 TWIN = Rule(
-    "narrow twin of layers {operator.names}",
+    "narrow twin",
     ".*",
-    hessian_by_twin,
+    by_twin,
     "hidden directions that neither layer of a pair uses give a bulk ±σᵢ(∂loss/∂M), M the product "
     "of the two; the rest is a network of the width that they use",
+    layers=twin_layers,
 )
 
 DEEP = (
@@ -225,8 +216,9 @@ RULES = (
         squared=True,
     ),
     Rule("TwoLayerLinear", "[al]l", linear_chain, TWIN.theorem, squared=True),
-    Rule("DeepLinear", "[al]|[al]ll+", linear_chain, DEEP),
+    Rule("ResidualLinear", r"\(ll\)", linear_chain, TWIN.theorem),
+    Rule("DeepLinear", "[alAL]|[AL]l|[alAL]L|[alAL][lL]{2,}", linear_chain, DEEP),
     TWIN,
-    Rule("DeepLinear", "[al]+", affine_chain, DEEP),
+    Rule("DeepLinear", r"[alAL]+|\([alAL]+\)", affine_chain, DEEP),
 )
 """Which network a model is: the first rule that fits and is not too large."""

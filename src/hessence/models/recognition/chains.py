@@ -1,0 +1,270 @@
+"""Chains of linear layers and ReLUs as the solvable networks that they are.
+
+Weights, loss and data of the chain become those of one of our networks. A squared error goes by its
+moments, with the factor of the user's normalisation; any other loss by its first two derivatives in
+the few coefficients that the network computes, which a small model in its place tells.
+
+A residual layer h + W h is the layer I + W, and its Hessian in W is that in I + W: a shift of the
+parameters changes no derivative. A chain x + W_L ⋯ W_1 x has the end-to-end matrix I + W_L ⋯ W_1;
+the loss sees a shifted argument, and a squared error the targets y − x.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hessence.data.matrix_objectives import Dense, Separable
+from hessence.models.recognition.affine_chain import AffineChain
+from hessence.models.recognition.candidate import VARIABLES, Candidate
+from hessence.models.recognition.program import features
+from hessence.networks.linear.deep_linear import DeepLinear
+from hessence.networks.linear.ggn_blocks import LARGEST_BLOCK
+from hessence.networks.linear.linear_hessian import LinearHessian
+from hessence.networks.linear.range_reduction import range_size
+from hessence.networks.linear.twin_blocks import TwinReduction
+from hessence.networks.linear.two_layer_linear import TwoLayerLinear
+from hessence.networks.scalar.cellwise import CellwiseHessian
+from hessence.networks.scalar.products import gram
+from hessence.networks.scalar.scalar_affine import ScalarAffine
+from hessence.networks.scalar.scalar_linear import ScalarLinear
+from hessence.networks.scalar.scalar_relu import ScalarReLU
+from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import Subspaces
+
+# Scalar networks.
+
+
+def scalar_linear(candidate: Candidate) -> Spectrum:
+    """Return the spectrum of f(x) = ⟨w, v⟩ x for the squared error."""
+    first, second = candidate.weights
+    return _of_scalar(candidate, ScalarLinear(second[0], first[:, 0]))
+
+
+def scalar_affine(candidate: Candidate) -> Spectrum:
+    """Return the spectrum of f(x) = ⟨w, v x + b⟩ for the squared error."""
+    first, second = candidate.weights
+    return _of_scalar(candidate, ScalarAffine(second[0], first[:, 0], candidate.biases[0]))
+
+
+def scalar_relu(candidate: Candidate) -> Spectrum:
+    """Return the spectrum of f(x) = ⟨w, max(v x, 0)⟩."""
+    first, second = candidate.weights
+    if candidate.factor is not None:
+        return _of_scalar(candidate, ScalarReLU(second[0], first[:, 0]))
+    cells = _cells_of_any_loss(candidate, second[0], first[:, 0])
+    return _placed(cells.spectrum(), 1.0, _in_turn(candidate))
+
+
+def _of_scalar(candidate: Candidate, net: Any) -> Spectrum:
+    x, y = candidate.x.reshape(-1), candidate.targets[:, 0]
+    return _placed(net.hessian(x, y).spectrum(), candidate.factor or 1.0, _in_turn(candidate))
+
+
+class _Cells(nn.Module):  # type: ignore[misc]
+    """A scalar function with one slope for x > 0 and another for x < 0."""
+
+    def __init__(self, slopes: Tensor) -> None:
+        super().__init__()
+        self.slopes = nn.Parameter(slopes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        plus, minus = self.slopes
+        return torch.where(x > 0, plus * x, minus * x)
+
+
+def _cells_of_any_loss(candidate: Candidate, w: Tensor, v: Tensor) -> CellwiseHessian:
+    """Return the Hessian from the derivatives of the loss in the cells' coefficients."""
+    if (v == 0).any():
+        raise ValueError(
+            f"layer {candidate.layers[0].name!r} has a weight of zero, where a ReLU has a kink and "
+            "the loss no Hessian."
+        )
+    masks = torch.stack([v > 0, v < 0])
+    cell_w, cell_v = (torch.where(masks, a, torch.zeros_like(a)) for a in (w, v))
+    numbers, x = gram(cell_w, cell_v), candidate.x
+    gradient, hessian = _derivatives(candidate, _Cells(numbers.inner))
+    if hessian[0, 1] != 0:
+        raise ValueError("the loss couples samples, and is not a sum over them.")
+    populated = (bool((x > 0).any()), bool((x <= 0).any()))
+    return CellwiseHessian(cell_w, cell_v, masks, gradient, hessian.diagonal(), numbers, populated)
+
+
+# Chains of any width.
+
+
+def linear_chain(candidate: Candidate) -> Spectrum:
+    """Return the spectrum of linear layers; a bias of the first is a column more of its weight."""
+    weights, x = _shifted(candidate), candidate.x
+    if candidate.biases[0] is not None:
+        weights = [torch.cat([weights[0], candidate.biases[0][:, None]], dim=1), *weights[1:]]
+        x = _with_constant(x)
+    hessian, factor = _of_product(weights, x, candidate)
+    order = _biases_last(candidate)
+    if len(weights) == 1 and isinstance(hessian.loss_hessian, Separable):
+        return _placed(_one_layer(hessian.loss_hessian), factor, order)
+    if hessian.gradient.any() and not _may_be_aligned(hessian):
+        require_small(_size(hessian), hessian.shape[-1])
+    return _placed(hessian.spectrum(), factor, order)
+
+
+def _one_layer(loss_hessian: Separable) -> Spectrum:
+    """Return the spectrum I ⊗ Σ of the squared error of one layer, the same for each output."""
+
+    def embed(coordinates: Tensor, copies: Tensor) -> Tensor:
+        return (copies[:, None, :] * coordinates[:, None]).flatten(0, 1)
+
+    variance = loss_hessian.variance
+    labels = ("outlier",) * len(variance)
+    family = Subspaces(labels, lambda _: embed, loss_hessian.outputs, matrix=variance)
+    return Spectrum([family], "closed form")
+
+
+def _size(hessian: LinearHessian) -> int:
+    """Return the size of the eigenproblem that the exact routes for any weights lead to."""
+    if len(hessian.weights) == 2:
+        return TwinReduction(hessian).bound
+    return range_size(hessian.before[:-1], hessian.after[1:])
+
+
+def _may_be_aligned(hessian: LinearHessian) -> bool:
+    """Whether the network could be aligned with its data, which takes long to find out.
+
+    Then its first layer and the data share singular vectors, and so do its last layer and the
+    gradient: their Gram matrices commute.
+    """
+    if not isinstance(hessian.loss_hessian, Separable):
+        return False
+    first, last, gradient = hessian.weights[0], hessian.weights[-1], hessian.gradient
+    pairs = (
+        (first.T @ first, hessian.loss_hessian.variance),
+        (last @ last.T, gradient @ gradient.T),
+    )
+    return all(
+        (a @ b - b @ a).norm() <= 1e5 * torch.finfo(a.dtype).eps * a.norm() * b.norm()
+        for a, b in pairs
+    )
+
+
+def affine_chain(candidate: Candidate) -> Spectrum:
+    """Return the spectrum of linear layers with biases anywhere."""
+    weights, biases = _shifted(candidate), candidate.biases
+    raised = [_raised(w, b) for w, b in zip(weights, biases, strict=True)]
+    raised[-1] = raised[-1][:-1]
+    hessian, factor = _of_product(raised, _with_constant(candidate.x), candidate)
+    chain = AffineChain(hessian, tuple(bias is not None for bias in biases))
+    require_small(chain.size, chain.shape[0])
+    return _placed(chain.spectrum(), factor, _biases_last(candidate))
+
+
+def require_small(size: int, parameters: int) -> None:
+    """Refuse an eigenproblem that is too large, before any work goes into it."""
+    if size > LARGEST_BLOCK:
+        raise ValueError(
+            f"{size} of the {parameters} dimensions of the parameters matter, more than the "
+            f"{LARGEST_BLOCK} that a dense solver is given."
+        )
+
+
+class _EndToEnd(nn.Module):  # type: ignore[misc]
+    """f(x) = M x, or x + M x for a chain in one skip connection; M may take a constant too."""
+
+    def __init__(self, matrix: Tensor, skip: bool) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(matrix)
+        self.skip = skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = (x if x.shape[-1] == self.matrix.shape[1] else _with_constant(x)) @ self.matrix.T
+        return out + x if self.skip else out
+
+
+def _of_product(
+    weights: list[Tensor], x: Tensor, candidate: Candidate
+) -> tuple[LinearHessian, float]:
+    """Return the Hessian of the loss of f(x) = W_L ⋯ W_1 x, up to a factor that comes with it."""
+    net = TwoLayerLinear(*weights) if len(weights) == 2 else DeepLinear(weights)
+    skip = candidate.kinds.startswith("(")
+    if candidate.factor is not None:
+        rows = x.reshape(-1, x.shape[-1])
+        targets = candidate.targets
+        if skip:
+            targets = targets - candidate.x.reshape(targets.shape)
+        return net.hessian(rows, targets), candidate.factor
+    outputs, inputs = net.product.shape
+    if outputs * inputs > VARIABLES:
+        raise ValueError(
+            f"the product of its layers has {outputs * inputs} entries, more than the "
+            f"{VARIABLES} in which a loss other than the squared error is differentiated twice."
+        )
+    gradient, hessian = _derivatives(candidate, _EndToEnd(net.product, skip))
+    tensor = Dense(hessian.reshape(outputs, inputs, outputs, inputs))
+    return LinearHessian(net.weights, gradient.reshape(outputs, inputs), tensor), 1.0
+
+
+def _derivatives(candidate: Candidate, model: nn.Module) -> tuple[Tensor, Tensor]:
+    """Return the gradient (q,) and Hessian (q, q) of the loss of a small model."""
+    operator = candidate.hessian(model, partial(features, candidate.model))
+    hessian = operator.dense()
+    return operator.gradient(), (hessian + hessian.T) / 2
+
+
+def _shifted(candidate: Candidate) -> list[Tensor]:
+    """Return W of every layer, I + W where the layer is residual."""
+    letters = candidate.kinds.strip("()")
+    return [
+        w + torch.eye(len(w), dtype=w.dtype, device=w.device) if letter.isupper() else w
+        for w, letter in zip(candidate.weights, letters, strict=True)
+    ]
+
+
+def _with_constant(x: Tensor) -> Tensor:
+    return torch.cat([x, torch.ones_like(x[..., :1])], dim=-1)
+
+
+def _raised(weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the matrix [[W, b], [0, 1]] that passes on a constant."""
+    raised = weight.new_zeros(weight.shape[0] + 1, weight.shape[1] + 1)
+    raised[:-1, :-1] = weight
+    raised[-1, -1] = 1
+    if bias is not None:
+        raised[:-1, -1] = bias
+    return raised
+
+
+# From a network's vectors to the model's.
+
+
+def _placed(spectrum: Spectrum, factor: float, order: Tensor | None) -> Spectrum:
+    """Return a spectrum times a positive factor, with the coordinates of vectors in an order."""
+
+    def place(columns: Tensor) -> Tensor:
+        return columns if order is None else columns[order]
+
+    families = [family.mapped(place, factor) for family in spectrum.families]
+    return Spectrum(families, spectrum.method, exact=spectrum.exact)
+
+
+def _in_turn(candidate: Candidate) -> Tensor | None:
+    """Return the order for a network's vector (W1, b1, W2, …)."""
+    names = [name for layer in candidate.layers for name in layer.parameters]
+    sizes = [candidate.parameters[name].numel() for name in names]
+    return candidate.order(dict(zip(names, torch.arange(sum(sizes)).split(sizes), strict=True)))
+
+
+def _biases_last(candidate: Candidate) -> Tensor | None:
+    """Return the order for a network's vector ([W1 | b1], W2, …), row by row."""
+    places: dict[str, Tensor] = {}
+    start = 0
+    for layer, weight in zip(candidate.layers, candidate.weights, strict=True):
+        rows, width = weight.shape
+        width += layer.bias is not None
+        own = torch.arange(start, start + rows * width).reshape(rows, width)
+        places[layer.weight] = own[:, : weight.shape[1]]
+        if layer.bias is not None:
+            places[layer.bias] = own[:, -1]
+        start += rows * width
+    return candidate.order(places)

@@ -1,0 +1,343 @@
+"""What a model computes, read off by watching it run.
+
+The class of a model does not say what its ``forward`` does. So the model runs once, and every call
+of a PyTorch function is looked at: calls of ``linear`` with the model's own parameters, ReLUs, and
+sums ``h + g(h)`` with what they started from. From these follow
+
+- the *steps* from the data to the prediction, if there is nothing else on the way;
+- the *runs* of linear layers of which each takes what the one before has made, as it is, while
+  nothing else takes it. The graph that PyTorch records must say so too: it knows what compiled
+  functions take, and what the model returns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+SAMPLES = 64
+"""How many samples the model is watched with."""
+
+Key = tuple[int, int]
+"""Identity and version of a tensor: what a tensor holds until something writes to it."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer, by the names of its parameters."""
+
+    weight: str
+    bias: str | None
+
+    @property
+    def name(self) -> str:
+        """The name of the module, where it has one of its own."""
+        return self.weight.removesuffix(".weight")
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of weight and bias."""
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
+
+
+@dataclass(frozen=True)
+class Relu:
+    """max(h, 0)."""
+
+
+@dataclass(frozen=True)
+class Skip:
+    """h + g(h), where g takes some steps."""
+
+    steps: Steps
+
+
+Steps = tuple[Layer | Relu | Skip, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a model was seen to do.
+
+    Attributes
+    ----------
+    steps : tuple or None
+        The steps from the data to the prediction; None if there is something else among them.
+    runs : list of list of Layer
+        Two or more linear layers each, in the order in which they act.
+    obstacle : str or None
+        The first thing other than a linear layer that acts on what depends on the parameters.
+    """
+
+    steps: Steps | None
+    runs: list[list[Layer]]
+    obstacle: str | None
+
+
+def read(model: nn.Module, inputs: Tensor) -> Program:
+    """Run a model of our own once, and return what it does."""
+    try:
+        return _watched(model, inputs[:SAMPLES])
+    except Exception:
+        # A model may insist on its number of samples; then all of them tell.
+        return _watched(model, inputs)
+
+
+def features(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Return what the first linear layer takes: the data, after steps without parameters."""
+    watch = _First()
+    with torch.no_grad(), watch:
+        model(inputs.clone())
+    assert watch.taken is not None
+    return watch.taken
+
+
+def _watched(model: nn.Module, inputs: Tensor) -> Program:
+    watch = _Watch({id(p): name for name, p in model.named_parameters()})
+    with torch.enable_grad(), watch.naming(model), watch:
+        output = model(inputs.clone())
+    leaves = tree_leaves(output)
+    runs = []
+    # In an object there may be anything; then no layer is known to have no other use.
+    if all(leaf is None or isinstance(leaf, (Tensor, str, int, float)) for leaf in leaves):
+        runs = watch.runs(_uses([leaf for leaf in leaves if isinstance(leaf, Tensor)]))
+    return Program(watch.steps(output), runs, watch.obstacle)
+
+
+def _uses(results: list[Tensor]) -> Counter[Any]:
+    """Return how many nodes of a graph take what each node makes; to be a result is a use too."""
+    waiting = [tensor.grad_fn for tensor in results if tensor.grad_fn is not None]
+    uses, seen = Counter(waiting), set()
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            taken = [before for before, _ in node.next_functions if before is not None]
+            uses.update(taken)
+            waiting += taken
+    return uses
+
+
+@dataclass(frozen=True)
+class _Path:
+    """How a tensor came about: from which data, by which steps."""
+
+    start: Key
+    steps: Steps
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a linear layer: what it took and made, and the node of the graph."""
+
+    layer: Layer
+    taken: Key
+    made: Key
+    node: Any
+
+
+class _First(TorchFunctionMode):  # type: ignore[misc]
+    """Keeps the input of the first linear layer."""
+
+    taken: Tensor | None = None
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is nn.functional.linear and self.taken is None:
+            self.taken = (args[0] if args else kwargs["input"]).clone()
+        return func(*args, **kwargs)
+
+
+@dataclass(eq=False)
+class _Watch(TorchFunctionMode):  # type: ignore[misc]
+    """Notes what is done with the parameters, given by identity and name."""
+
+    parameters: Mapping[int, str]
+    obstacle: str | None = None
+    _calls: list[_Call] = field(default_factory=list)
+    _paths: dict[Key, _Path] = field(default_factory=dict)
+    _uses: Counter[Key] = field(default_factory=Counter)
+    _spoilt: set[str] = field(default_factory=set)
+    _alive: list[Tensor] = field(default_factory=list)
+    _modules: list[tuple[str, nn.Module]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @contextmanager
+    def naming(self, model: nn.Module) -> Iterator[None]:
+        """Follow which module is running; the model is ours, so it may have hooks meanwhile."""
+        with ExitStack() as hooks:
+            for name, module in model.named_modules():
+                if not isinstance(module, torch.jit.ScriptModule):
+                    entry = (name, module)
+                    enter = module.register_forward_pre_hook(
+                        lambda *_, entry=entry: self._modules.append(entry)
+                    )
+                    leave = module.register_forward_hook(lambda *_: self._leave())
+                    hooks.callback(enter.remove)
+                    hooks.callback(leave.remove)
+            yield
+
+    def _leave(self) -> None:
+        self._modules.pop()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        taken = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        keys = [_key(tensor) for tensor in taken]
+        paths = [self._path(tensor) for tensor in taken]
+        result = func(*args, **kwargs)
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        # Reading a tensor's shape, or returning it unchanged, is no use of it.
+        if made and not (len(made) == 1 and _key(made[0]) in keys):
+            self._alive += [*taken, *made]
+            self._uses.update(set(keys))
+            if func is nn.functional.linear:
+                self._linear(result, keys[0], paths[0], *args, **kwargs)
+            else:
+                self._other(func, args, kwargs, taken, paths, made)
+        return result
+
+    def _linear(
+        self,
+        result: Tensor,
+        key: Key,
+        path: _Path | None,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+    ) -> None:
+        name, of_bias = self.parameters.get(id(weight)), self.parameters.get(id(bias))
+        foreign = bias is not None and of_bias is None
+        if name is None or foreign or id(input) in self.parameters:
+            self._spoil([input, weight, bias])
+            self._note_obstacle("linear")
+            return
+        layer = Layer(name, of_bias)
+        self._calls.append(_Call(layer, key, _key(result), result.grad_fn))
+        if path is not None:
+            self._paths[_key(result)] = _Path(path.start, (*path.steps, layer))
+
+    def _other(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        taken: list[Tensor],
+        paths: list[_Path | None],
+        made: list[Tensor],
+    ) -> None:
+        self._spoil(taken)
+        name, path = getattr(func, "__name__", str(func)), None
+        if name in ("add", "add_") and len(args) == 2 and not kwargs:
+            path = _sum(paths, args)
+        if any(tensor.requires_grad for tensor in made):
+            if name in ("relu", "relu_"):
+                path = _rectified(paths)
+                self._note_obstacle(name)
+            elif path is None:
+                self._note_obstacle(name)
+        if path is not None:
+            self._paths[_key(made[0])] = path
+
+    def _spoil(self, tensors: list[Tensor | None]) -> None:
+        names = {self.parameters[id(t)] for t in tensors if id(t) in self.parameters}
+        self._spoilt |= names
+
+    def _path(self, tensor: Tensor) -> _Path | None:
+        """Return how a tensor came about; what needs no gradient counts as data."""
+        start = None if tensor.requires_grad else _Path(_key(tensor), ())
+        return self._paths.get(_key(tensor), start)
+
+    def _note_obstacle(self, function: str) -> None:
+        if self.obstacle is None:
+            name, module = self._modules[-1] if self._modules else ("", None)
+            of = f"layer {name!r}" if name else "the model"
+            leaf = name and module is not None and next(module.children(), None) is None
+            self.obstacle = (
+                f"{of} is a {type(module).__name__}" if leaf else f"{of} calls {function}"
+            )
+
+    def steps(self, output: Any) -> Steps | None:
+        """Return the steps to a prediction, if there are no others and each layer acts once."""
+        path = self._paths.get(_key(output)) if isinstance(output, Tensor) else None
+        if path is None or self._spoilt:
+            return None
+        uses = Counter(name for call in self._calls for name in call.layer.parameters)
+        return path.steps if set(uses.values()) == {1} else None
+
+    def runs(self, recorded: Counter[Any]) -> list[list[Layer]]:
+        """Return the runs of layers that always follow one another, and have no other use.
+
+        Parameters
+        ----------
+        recorded : Counter
+            How many nodes of the graph take what each node makes.
+        """
+        maker = {call.made: call for call in self._calls}
+        calls = Counter(call.layer for call in self._calls)
+        owners = Counter(name for layer in calls for name in layer.parameters)
+        uses, nodes = Counter[Layer](), Counter[Layer]()
+        for call in self._calls:
+            uses[call.layer] += self._uses[call.made]
+            nodes[call.layer] += recorded[call.node]
+        steps = Counter(
+            (maker[call.taken].layer, call.layer) for call in self._calls if call.taken in maker
+        )
+        clean = {
+            layer for layer in calls
+            if not self._spoilt & set(layer.parameters)
+            and all(owners[name] == 1 for name in layer.parameters)
+        }  # fmt: skip
+        follower = {
+            first: second
+            for (first, second), count in steps.items()
+            if count == calls[first] == calls[second] == uses[first] == nodes[first]
+            and {first, second} <= clean
+        }
+        runs = []
+        for layer in calls:
+            if layer in follower and layer not in follower.values():
+                run = [layer]
+                while run[-1] in follower:
+                    run.append(follower[run[-1]])
+                runs.append(run)
+        return runs
+
+
+def _key(tensor: Tensor) -> Key:
+    return id(tensor), tensor._version
+
+
+def _rectified(paths: list[_Path | None]) -> _Path | None:
+    (path,) = paths
+    return None if path is None else _Path(path.start, (*path.steps, Relu()))
+
+
+def _sum(paths: list[_Path | None], args: tuple[Any, ...]) -> _Path | None:
+    """Return how h + g(h) came about; adding the number zero, as ``sum`` does, changes nothing."""
+    numbers = [arg for arg in args if not isinstance(arg, Tensor)]
+    if numbers:
+        return paths[0] if numbers == [0] and len(paths) == 1 else None
+    known = [path for path in paths if path is not None]
+    if len(known) != 2:
+        return None
+    before, after = sorted(known, key=lambda path: len(path.steps))
+    count = len(before.steps)
+    same = before.start == after.start and before.steps == after.steps[:count]
+    if not same or count == len(after.steps):
+        return None
+    return _Path(before.start, (*before.steps, Skip(after.steps[count:])))

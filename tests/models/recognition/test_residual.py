@@ -1,0 +1,148 @@
+"""Residual linear networks, as users write them, against the dense Hessian by double backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import hessence as hs
+from hessence.models.criteria import as_criterion
+from hessence.models.recognition.recognise import NotRecognised, recognise
+from tests.models.recognition.model_oracle import assert_recognised
+
+
+def linear(d, k, bias=False):
+    return nn.Linear(d, k, bias=bias, dtype=torch.float64)
+
+
+class Bottleneck(nn.Module):
+    """x + b(a(x)), or what else is done with the two layers."""
+
+    def __init__(self, width=4, bias="00", use=lambda block, x: x + block.b(block.a(x))):
+        super().__init__()
+        self.b = linear(width, 3, bias[1] == "1")
+        self.a = linear(3, width, bias[0] == "1")
+        self.use = use
+
+    def forward(self, x):
+        return self.use(self, x)
+
+
+class Residual(nn.Module):
+    """x + inside(x)."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x):
+        return x + self.inside(x)
+
+
+class Layers(nn.Module):
+    """Residual layers in a loop."""
+
+    def __init__(self, depth, bias=False):
+        super().__init__()
+        self.layers = nn.ModuleList(linear(3, 3, bias) for _ in range(depth))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def blocks(*biases):
+    return [Residual(linear(3, 3, bias)) for bias in biases]
+
+
+def skip(*biases):
+    return Residual(nn.Sequential(*(linear(3, 3, bias) for bias in biases)))
+
+
+MODELS = {
+    "a narrow bottleneck": (lambda: Bottleneck(2), "ResidualLinear"),
+    "a wide bottleneck": (lambda: Bottleneck(20), "ResidualLinear"),
+    "a block in a Sequential": (
+        lambda: nn.Sequential(nn.Flatten(), Residual(nn.Sequential(linear(3, 5), linear(5, 3)))),
+        "ResidualLinear",
+    ),
+    "a bias in the bottleneck": (lambda: Bottleneck(4, "10"), "DeepLinear"),
+    "biases in the bottleneck": (lambda: Bottleneck(4, "11"), "DeepLinear"),
+    "biases in a wide bottleneck": (
+        lambda: Bottleneck(20, "11"), "narrow twin of layers 'a', 'b'",
+    ),
+    "one layer": (lambda: Layers(1), "DeepLinear"),
+    "one layer with a bias": (lambda: Layers(1, True), "DeepLinear"),
+    "two layers": (lambda: Layers(2), "DeepLinear"),
+    "three layers": (lambda: Layers(3), "DeepLinear"),
+    "three layers with biases": (lambda: Layers(3, True), "DeepLinear"),
+    "residual blocks": (lambda: nn.Sequential(*blocks(False, False, False)), "DeepLinear"),
+    "a bias in the first block": (lambda: nn.Sequential(*blocks(True, False)), "DeepLinear"),
+    "residual blocks and a head": (
+        lambda: nn.Sequential(*blocks(False, False), linear(3, 2)), "DeepLinear",
+    ),
+    "residual blocks and ends with biases": (
+        lambda: nn.Sequential(linear(3, 3, True), *blocks(True, False), linear(3, 2, True)),
+        "DeepLinear",
+    ),
+    "three layers in one skip": (lambda: skip(False, False, False), "DeepLinear"),
+    "biases in one skip": (lambda: skip(False, True, True), "DeepLinear"),
+}  # fmt: skip
+
+LOSSES = {
+    "mean": nn.MSELoss(),
+    "half": None,
+    "huber": nn.HuberLoss(),
+    "cross-entropy": nn.CrossEntropyLoss(),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", MODELS)
+def test_recognised(name, loss):
+    torch.manual_seed(0)
+    make, rule = MODELS[name]
+    model, x = make(), torch.randn(9, 3, dtype=torch.float64)
+    y = torch.randn_like(model(x))
+    if loss == "cross-entropy":
+        y = torch.randint(2, (9,))
+    found = recognise(model, x, y, as_criterion(LOSSES[loss], (x, y)))
+    assert found.why.rule == rule
+    assert_recognised(found, model, x, y, LOSSES[loss])
+
+
+NEAR_MISSES = {
+    "another scale": lambda block, x: x + 0.9 * block.b(block.a(x)),
+    "a scaled skip": lambda block, x: 1.1 * x + block.b(block.a(x)),
+    "another sign": lambda block, x: x - block.b(block.a(x)),
+    "an activation between": lambda block, x: x + block.b(torch.tanh(block.a(x))),
+    "a ReLU between": lambda block, x: x + block.b(torch.relu(block.a(x))),
+    "an activation after": lambda block, x: torch.tanh(x + block.b(block.a(x))),
+    "a skip from elsewhere": lambda block, x: x.flip(1) + block.b(block.a(x)),
+    "two skips": lambda block, x: x + x + block.b(block.a(x)),
+    "a use of a weight": lambda block, x: x + block.b(block.a(x)) + block.a.weight.sum(),
+}
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_near_misses(name):
+    torch.manual_seed(0)
+    model, x = Bottleneck(3, use=NEAR_MISSES[name]), torch.randn(9, 3, dtype=torch.float64)
+    y = torch.randn(9, 3, dtype=torch.float64)
+    with pytest.raises(NotRecognised) as refusal:
+        recognise(model, x, y, as_criterion(nn.MSELoss(), (x, y)))
+    assert refusal.value.why.reason
+    assert not hs.spectrum(model, (x, y), nn.MSELoss()).exact
+
+
+def test_the_whole_way():
+    torch.manual_seed(0)
+    model = Bottleneck(50)
+    x, y = torch.randn(2, 30, 3, dtype=torch.float64)
+    s = hs.spectrum(model, [(x[:10], y[:10]), (x[10:], y[10:])], nn.MSELoss())
+    assert s.exact
+    assert s.reason.startswith("ResidualLinear: ")
+    H = hs.hessian(model, (x, y), nn.MSELoss())
+    assert s.verify(H).worst < 1e-12
