@@ -14,6 +14,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hessence._loading import load
 from hessence.data import losses
 from hessence.data.moments import Moments
 from hessence.dynamics.descent import gradient_descent
@@ -37,7 +38,6 @@ from hessence.networks.scalar.scalar_relu import KinkWarning, ScalarReLU
 from hessence.networks.twin import narrow_twin
 from hessence.spectra.eigenspace import Eigenspace
 from hessence.spectra.estimate import Estimate
-from hessence.spectra.loading import load
 from hessence.spectra.spectrum import Spectrum
 
 if TYPE_CHECKING:

@@ -108,7 +108,10 @@ def test_tolerance_decides_what_is_flat(tol, inertia):
 def test_a_label_finds_itself_and_its_tails_only():
     s = diagonal([3.0, 2.0, 1.0], [1, 1, 1], ["outlier/+cell", "outlier", "outliers"])
     assert [space.label for space in s["outlier"]] == ["outlier/+cell", "outlier"]
-    assert s["out"] == ()
+    assert s["bulk"] == s["outlier/-cell"] == ()
+    for error in (KeyError, ValueError):
+        with pytest.raises(error, match=r'"out"; the labels here are "outlier/.cell", "outlier"'):
+            s["out"]
     with pytest.raises(TypeError, match="label"):
         s[0]
 
@@ -282,7 +285,7 @@ def test_data_that_are_no_spectrum(data):
 
 
 def test_a_file_that_is_no_spectrum(tmp_path):
-    path, other = tmp_path / "s.json", "holds no spectrum, estimate or history"
+    path, other = tmp_path / "s.json", "holds no result"
     for content, message in [("{", "path"), ("[]", other), ('{"format": "mine"}', other)]:
         path.write_text(content)
         with pytest.raises(ValueError, match=message):

@@ -153,8 +153,6 @@ def density(
         grid=places,
         values=values,
         band=band,
-        nodes=rules.nodes,
-        weights=rules.weights,
         products=product.products,
         ends=ends,
         ends_errors=ends_errors,

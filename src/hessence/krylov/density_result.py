@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hessence._common.arrays import Numbers, floating, to_numpy
+from hessence._common.saving import Saved
 from hessence.krylov.outcome import Outcome
 from hessence.krylov.smoothing import Rules
 
@@ -27,12 +28,9 @@ MARGIN = 5
 POINTS, MOST_POINTS = 1024, 2**16
 """How many points the grid has, and how many at most where a small width needs more."""
 
-ARRAYS = ("grid", "values", "band")
-NUMBERS = ("products", "width", "message", "size")
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Density:
+class Density(Saved, kind="density"):
     r"""The density of an operator's eigenvalues, smoothed, with a band that tells how well known.
 
     All arrays are NumPy's, in float64.
@@ -47,9 +45,6 @@ class Density:
     band : array (points,)
         At every point, the true smoothed density lies within this distance with a probability of
         95 %, see ``hs.density``.
-    nodes, weights : array (probes, steps)
-        Of every probe, the nodes of the quadrature rule, ascending, and their weights, of sum 1. A
-        probe that had found all it could before its last step repeats its last node without weight.
     products : int
         How many vectors were multiplied by the operator.
     ends : tuple of float
@@ -79,8 +74,6 @@ class Density:
     grid: Numbers
     values: Numbers
     band: Numbers
-    nodes: Numbers
-    weights: Numbers
     products: int
     ends: tuple[float, float]
     ends_errors: tuple[float, float]
@@ -127,6 +120,19 @@ class Density:
         return float(mean * peak), float(error * peak)
 
     @property
+    def nodes(self) -> Numbers:
+        """Of every probe, the nodes of its quadrature rule (probes, steps), ascending.
+
+        A probe that had found all it could before its last step repeats its last node.
+        """
+        return self._rules.nodes
+
+    @property
+    def weights(self) -> Numbers:
+        """The weights of the nodes (probes, steps), of sum 1 for each probe."""
+        return self._rules.weights
+
+    @property
     def complete(self) -> bool:
         """Whether all eigenvalues are known, so that the band is no wider than rounding."""
         return bool(np.isinf(self._rules.size))
@@ -140,43 +146,6 @@ class Density:
     def mean_stderr(self) -> float:
         """The standard error of ``mean``."""
         return self.average(lambda nodes: nodes)[1]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain data, exactly; ``from_dict`` takes it back.
-
-        Examples
-        --------
-        >>> import numpy as np, hessence as hs
-        >>> density = hs.density(np.diag([0.0] * 99 + [5.0]))
-        >>> again = hs.Density.from_dict(density.to_dict())
-        >>> bool((again.values == density.values).all())
-        True
-        """
-        return {
-            **{name: getattr(self, name).tolist() for name in ARRAYS},
-            **{name: getattr(self, name) for name in NUMBERS},
-            "ends": list(self.ends),
-            "ends_errors": list(self.ends_errors),
-            "rules": self._rules.to_dict(),
-            "outcome": self.outcome.name,
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Density:
-        """Rebuild a density from ``to_dict``."""
-        rules = Rules.from_dict(data["rules"])
-        arrays: dict[str, Any] = {name: np.asarray(data[name], np.float64) for name in ARRAYS}
-        (low, high), (low_error, high_error) = data["ends"], data["ends_errors"]
-        return cls(
-            **arrays,
-            **{name: data[name] for name in NUMBERS},
-            nodes=rules.nodes,
-            weights=rules.weights,
-            ends=(low, high),
-            ends_errors=(low_error, high_error),
-            _rules=rules,
-            outcome=Outcome[data["outcome"]],
-        )
 
     def plot(
         self,
@@ -273,8 +242,6 @@ def known_density(values: Any, multiplicities: Any = None, *, error: float = 0.0
         grid=grid,
         values=density,
         band=band,
-        nodes=nodes[None],
-        weights=weights[None],
         products=0,
         ends=ends,
         ends_errors=(error, error),

@@ -8,6 +8,7 @@ from typing import ClassVar
 import array_api_compat as api
 
 from hessence._common.arrays import Array
+from hessence._common.saving import Saved
 from hessence._common.value_table import value_table
 from hessence.krylov.outcome import Outcome
 from hessence.krylov.request import MEANING, Which, require_top
@@ -18,7 +19,7 @@ class ConvergenceWarning(UserWarning):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Eigenpairs:
+class Eigenpairs(Saved, kind="eigenpairs"):
     """Some eigenvalues of a symmetric operator with error bounds, and their eigenvectors.
 
     Arrays are of the operator's kind, type and device. For a batch of operators each has the batch

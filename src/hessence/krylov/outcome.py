@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+from hessence._common.saving import KINDS
+
 
 class Outcome(Enum):
     """The ways in which an iteration ends.
@@ -68,7 +70,19 @@ class Outcome(Enum):
         """Whether the result is as accurate as was asked for."""
         return self not in (Outcome.OUT_OF_PRODUCTS, Outcome.NOISY)
 
+    def to_dict(self) -> dict[str, str]:
+        """Return the outcome as data that JSON can hold."""
+        return {"format": "hessence.outcome/1", "name": self.name}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, str]) -> Outcome:
+        """Return the outcome that ``to_dict`` has named."""
+        return cls[data["name"]]
+
     def say(self, **numbers: Any) -> str:
         """Return sentence and remedy, with the numbers of the case."""
         remedy = f": {self.remedy}" if self.remedy else ""
         return f"{self.sentence.format(**numbers)}{remedy}."
+
+
+KINDS["outcome"] = Outcome

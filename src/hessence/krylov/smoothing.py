@@ -15,11 +15,11 @@ deviation is small just when the mean is too small.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hessence._common.arrays import Numbers
+from hessence._common.saving import Saved
 from hessence.krylov.probes import student
 
 REACH = 5
@@ -32,8 +32,8 @@ ENOUGH = 4
 """From so many samples on, their spread is looked at too."""
 
 
-@dataclass(frozen=True)
-class Rules:
+@dataclass(frozen=True, eq=False)
+class Rules(Saved, kind="quadrature"):
     """Quadrature rules of all probes.
 
     Attributes
@@ -57,27 +57,6 @@ class Rules:
     size: float
     rounding: float
     residuals: Numbers | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the rules as plain data, exactly."""
-        numbers = {
-            name: None if value is None else value.tolist()
-            for name, value in vars(self).items()
-            if name not in ("size", "rounding")
-        }
-        size = self.size if np.isfinite(self.size) else None
-        return numbers | {"size": size, "rounding": self.rounding}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Rules:
-        """Rebuild rules from ``to_dict``."""
-        numbers: dict[str, Any] = {
-            name: None if value is None else np.asarray(value, dtype=np.float64)
-            for name, value in data.items()
-            if name not in ("size", "rounding")
-        }
-        size = np.inf if data["size"] is None else float(data["size"])
-        return cls(**numbers, size=size, rounding=float(data["rounding"]))
 
     @property
     def probes(self) -> int:

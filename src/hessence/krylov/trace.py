@@ -11,6 +11,7 @@ from hessence._common.arguments import generator, require_int
 from hessence._common.arrays import epsilon, like, to_numpy
 from hessence._common.memory import vectors_within
 from hessence._common.precision import full_precision
+from hessence._common.saving import Saved
 from hessence.krylov.linear_algebra import inner_products, lengths, orthogonalise
 from hessence.krylov.operand import Operand, operand
 from hessence.krylov.probes import Probes, ScaledProduct, student
@@ -30,7 +31,7 @@ WORKSPACE = 4 * COLUMNS + 4
 
 
 @dataclass(frozen=True)
-class Trace:
+class Trace(Saved, kind="trace"):
     """The trace of an operator, and how well it is known.
 
     Attributes

@@ -14,13 +14,12 @@ import numpy as np
 
 from hessence._common.arrays import Numbers
 from hessence._common.files import write_atomically
+from hessence._common.saving import Saved, require_format
 from hessence.models.measurement import Measurement, from_plain, integer, to_plain
-
-FORMAT = "hessence.history/1"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class History:
+class History(Saved, kind="history"):
     """Measurements in the order of their steps; each of their numbers is an array here.
 
     Attributes
@@ -142,29 +141,38 @@ class History:
         """Write the history as JSON, whole or not at all; ``load`` gives back every bit of it."""
         write_atomically(path, self.to_json())
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the history as what JSON can hold; NaN is null."""
+        records = [to_plain(record) for record in self.records]
+        return self._head() | {"records": records}
+
+    def _head(self) -> dict[str, Any]:
+        return {"format": self.format, "parameters": self.parameters, "k": self.k}
+
     def to_json(self) -> str:
-        """Return the history as JSON, one line for each measurement; NaN is null."""
-        head = {"format": FORMAT, "parameters": self.parameters, "k": self.k}
+        """Return the history as JSON, one line for each measurement."""
         lines = ",\n".join(json.dumps(to_plain(record), allow_nan=False) for record in self.records)
-        return json.dumps(head)[:-1] + ', "records": [\n' + lines + "\n]}\n"
+        return json.dumps(self._head())[:-1] + ', "records": [\n' + lines + "\n]}\n"
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> History:
         """Read a history that was saved. One that is damaged is refused and left as it is."""
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-            if content["format"] != FORMAT:
-                raise ValueError(f"its format is not {FORMAT}")
-            parameters, k = (integer(content[name]) for name in ("parameters", "k"))
-            records = tuple(from_plain(entry, k) for entry in content["records"])
-            steps = [record.step for record in records]
-            if any(b <= a for a, b in pairwise(steps)):
-                raise ValueError("its steps do not increase")
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{os.fspath(path)} is no history that a monitor has saved, or is damaged "
                 f"({error!r}); it was left as it is."
             ) from error
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> History:
+        """Rebuild a history from ``to_dict``, or say what is wrong with it."""
+        require_format(data, cls)
+        parameters, k = (integer(data[name]) for name in ("parameters", "k"))
+        records = tuple(from_plain(entry, k) for entry in data["records"])
+        if any(b.step <= a.step for a, b in pairwise(records)):
+            raise ValueError("its steps do not increase")
         return cls(parameters, k, records)
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from hessence._common.arguments import generator, require_int, require_tolerance
 from hessence._common.arrays import to_numpy
+from hessence._common.saving import Saved, require_format
 from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.krylov.request import require_which
@@ -22,7 +23,7 @@ SHOWN = 4
 """How many eigenvalues of a block are printed."""
 
 
-class LayerSpectra(dict[str, Eigenpairs]):
+class LayerSpectra(dict[str, Eigenpairs], Saved, kind="layer-spectra"):
     """The eigenvalues of diagonal blocks, by the blocks' names: a dictionary that can be drawn."""
 
     @property
@@ -34,6 +35,17 @@ class LayerSpectra(dict[str, Eigenpairs]):
     def converged(self) -> bool:
         """Whether every eigenvalue of every block is resolved."""
         return all(pairs.converged for pairs in self.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as data that JSON can hold, exactly."""
+        blocks = {name: pairs.to_dict() for name, pairs in self.items()}
+        return {"format": self.format, "blocks": blocks}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> LayerSpectra:
+        """Rebuild the result from ``to_dict``, with NumPy arrays."""
+        require_format(data, cls)
+        return cls({name: Eigenpairs.from_dict(pairs) for name, pairs in data["blocks"].items()})
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the eigenvalues of each block, on a logarithmic scale if all of them are positive.

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from hessence._common.arrays import Numbers
+from hessence._common.saving import Saved
 
 
 @dataclass(frozen=True, eq=False)
-class Measurement:
+class Measurement(Saved, kind="measurement"):
     """The curvature at one step of training.
 
     What was not measured, or is not finite since training has diverged, is NaN.

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import array_api_compat as api
 import numpy as np
 
+from hessence._common.arguments import generator
 from hessence._common.arrays import Array, like, to_numpy
-
-if TYPE_CHECKING:
-    from hessence.spectra.eigenspace import Eigenspace
-    from hessence.spectra.spectrum import Spectrum
+from hessence._common.saving import Saved
+from hessence.spectra.eigenspace import Eigenspace
 
 MOST_SPACES = 64
 MOST_COLUMNS = 2048
@@ -20,7 +19,7 @@ MOST_COLUMNS = 2048
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Saved, kind="certificate"):
     """How far a spectrum is from the operator it belongs to.
 
     Attributes
@@ -54,7 +53,7 @@ class Certificate:
         return f"residual {self.residual:.1e} over {self.vectors} vectors, {', '.join(said)}"
 
 
-def certify(spectrum: Spectrum, H: Any, *, samples: int, rng: Any) -> Certificate:
+def certify(spectrum: Any, H: Any, *, samples: int, rng: Any) -> Certificate:
     """Test eigenvectors, trace and squared norm of a spectrum against an operator."""
     if samples < 1:
         raise ValueError(f"samples must be at least 1, got {samples}.")
@@ -67,10 +66,10 @@ def certify(spectrum: Spectrum, H: Any, *, samples: int, rng: Any) -> Certificat
             f"got {tuple(H.shape)}."
         )
     norm = float(to_numpy(spectrum.norm))
-    generator = np.random.default_rng(rng)
+    source = generator(rng)
     residual, tested = 0.0, 0
     for space in spectrum.ends(MOST_SPACES):
-        vectors = _test_vectors(space, samples, generator)
+        vectors = _test_vectors(space, samples, source)
         residual = float(np.maximum(residual, _residual(H, space, vectors, norm or 1.0)))
         tested += int(vectors.shape[-1])
     magnitudes = np.abs(values) * to_numpy(spectrum.multiplicities)

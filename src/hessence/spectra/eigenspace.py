@@ -8,6 +8,7 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
+from hessence._common.arguments import generator
 from hessence._common.arrays import Array, like
 from hessence.spectra.subspaces import Subspaces
 
@@ -60,7 +61,7 @@ class Eigenspace:
     def sample(self, k: int = 1, *, rng: Any = None) -> Array:
         """Return k random orthonormal eigenvectors of the space as columns, (p, k)."""
         dimension = self._dimension()
-        normal = np.random.default_rng(rng).normal(size=(dimension, _require_count(k, dimension)))
+        normal = generator(rng).normal(size=(dimension, _require_count(k, dimension)))
         return self._embed(like(np.linalg.qr(normal)[0], self.value))
 
     def _embed(self, copies: Array) -> Array:

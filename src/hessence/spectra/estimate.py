@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hessence._common.arrays import Array, dtype_name, to_numpy
-from hessence._common.files import write_atomically
+from hessence._common.arrays import Array, dtype_name, integers, to_numpy
+from hessence._common.saving import require_format
 from hessence._common.value_table import value_table
+from hessence.krylov.density_result import Density
+from hessence.krylov.outcome import Outcome
 from hessence.krylov.request import require_top
 from hessence.spectra.certificate import Certificate
+from hessence.spectra.eigenspace import Eigenspace
+from hessence.spectra.result import SpectralResult, UnknownLabelError
+from hessence.spectra.subspaces import Subspaces
 
-if TYPE_CHECKING:
-    from hessence.krylov.density_result import Density
-
-FORMAT = "hessence.estimate/1"
+LABEL = "estimate"
+"""What the eigenspaces of an estimate are called, as no theorem names them."""
 
 
 @dataclass(eq=False, repr=False)
-class Estimate:
+class Estimate(SpectralResult, kind="estimate"):
     """Eigenvalues of a Hessian with error bounds; reads like a ``Spectrum``, as far as it goes.
 
     Attributes
@@ -41,8 +42,8 @@ class Estimate:
         The sum of all eigenvalues and its standard error (for all p eigenvalues known, a bound).
     size : int
         The number p of all eigenvalues.
-    converged : bool
-        Whether every eigenvalue is as accurate as was asked for.
+    outcome : Outcome
+        How the search has ended.
     method : str
         ``"Lanczos"``, or ``"dense"`` if the whole matrix was computed.
     message : str
@@ -73,7 +74,7 @@ class Estimate:
     trace: Array
     trace_stderr: Array
     size: int
-    converged: bool
+    outcome: Outcome
     method: str
     message: str
     reason: str
@@ -83,6 +84,52 @@ class Estimate:
     _density: Density | Callable[[], Density] | None = field(default=None)
 
     exact = False
+
+    @property
+    def converged(self) -> bool:
+        """Whether every eigenvalue is as accurate as was asked for."""
+        return self.outcome.converged
+
+    @property
+    def values(self) -> Array:
+        """The eigenvalues, under the name that a ``Spectrum`` has for one of each eigenspace."""
+        return self.eigenvalues
+
+    @property
+    def multiplicities(self) -> Array:
+        """The multiplicity of each entry of ``values``, 1."""
+        return integers(np.ones(len(self)), self.eigenvalues)
+
+    @property
+    def spaces(self) -> tuple[Eigenspace, ...]:
+        """An eigenspace for each of the eigenvalues, labelled "estimate"."""
+        return tuple(self._space(i) for i in range(len(self)))
+
+    def __getitem__(self, label: str) -> tuple[Eigenspace, ...]:
+        """Refuse a label, which a theorem would have to give."""
+        raise UnknownLabelError(
+            f'an estimate has no labels such as "{label}", as no theorem says what its eigenvalues '
+            "are; spaces has all of them."
+        )
+
+    def _space(self, index: int) -> Eigenspace:
+        value, vectors = self.eigenvalues[index], self.eigenvectors
+        if vectors is None:
+            return Eigenspace(value, 1, LABEL)
+
+        def embed(coordinates: Array, copies: Array) -> Array:
+            return vectors[:, index : index + 1] * coordinates * copies
+
+        family = Subspaces((LABEL,), lambda _: embed, values=self.eigenvalues[index : index + 1])
+        return Eigenspace(value, 1, LABEL, family)
+
+    def _all(self, wanted: str) -> tuple[Array, Array]:
+        if len(self) < self.size:
+            raise ValueError(
+                f"{len(self)} of {self.size} eigenvalues do not tell {wanted}: ask for all of them "
+                "with k=None, or look at density."
+            )
+        return self.values, self.multiplicities
 
     @property
     def sharpness(self) -> Array:
@@ -144,7 +191,7 @@ class Estimate:
     def to_dict(self) -> dict[str, Any]:
         """Return all but the eigenvectors as plain data, exactly."""
         data: dict[str, Any] = {
-            "format": FORMAT,
+            "format": self.format,
             "method": self.method,
             "exact": False,
             "reason": self.reason,
@@ -156,21 +203,19 @@ class Estimate:
             "trace_stderr": float(to_numpy(self.trace_stderr)),
             "size": self.size,
             "converged": self.converged,
+            "outcome": self.outcome.name,
             "message": self.message,
             "products": self.products,
             **({} if math.isnan(self.norm) else {"norm": self.norm}),
         }
-        if self._density is not None and not callable(self._density):
+        if isinstance(self._density, Density):
             data["density"] = self._density.to_dict()
         return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Estimate:
         """Rebuild an estimate from ``to_dict``, as NumPy arrays and without eigenvectors."""
-        from hessence.krylov.density_result import Density
-
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise ValueError(f"data is not an estimate: expected a dictionary of format {FORMAT}.")
+        require_format(data, cls)
         try:
             dtype = np.dtype(data["dtype"])
             return cls(
@@ -180,21 +225,17 @@ class Estimate:
                 trace=np.asarray(data["trace"], dtype=dtype),
                 trace_stderr=np.asarray(data["trace_stderr"], dtype=dtype),
                 size=int(data["size"]),
-                converged=bool(data["converged"]),
+                outcome=Outcome[data["outcome"]],
                 method=str(data["method"]),
                 message=str(data["message"]),
                 reason=str(data["reason"]),
-                which=str(data.get("which", "LA")),
+                which=str(data["which"]),
                 products=int(data["products"]),
                 norm=float(data.get("norm", math.nan)),
                 _density=Density.from_dict(data["density"]) if "density" in data else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"data is not a complete estimate: {error}.") from error
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the estimate to a JSON file, whole or not at all."""
-        write_atomically(path, json.dumps(self.to_dict(), allow_nan=False))
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the density on a logarithmic scale with the eigenvalues marked; returns the axes.

@@ -170,7 +170,7 @@ def _reported(
         trace=like(trace, pairs.eigenvalues),
         trace_stderr=like(trace_stderr, pairs.eigenvalues),
         size=int(pairs.eigenvectors.shape[0]),
-        converged=pairs.converged,
+        outcome=pairs.outcome,
         method=pairs.method,
         message=pairs.message,
         reason=reason,

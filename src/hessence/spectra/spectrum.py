@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, dtype_name, epsilon, integers, to_numpy
-from hessence._common.files import write_atomically
 from hessence._common.memory import available
+from hessence._common.saving import require_format
 from hessence._common.summation import compensated_sum
+from hessence.krylov.density_result import Density, known_density
+from hessence.krylov.outcome import Outcome
 from hessence.spectra.certificate import Certificate, certify
 from hessence.spectra.eigenspace import Eigenspace
+from hessence.spectra.result import ROUNDING, SpectralResult, largest_magnitude
 from hessence.spectra.subspaces import Subspaces
 
-if TYPE_CHECKING:
-    from hessence.krylov.density_result import Density
 
-FORMAT = "hessence.spectrum/1"
-
-ROUNDING = 100
-"""What rounding may do to an eigenvalue, in ε · ‖H‖."""
-
-
-class Inertia(NamedTuple):
-    """How many eigenvalues are positive, negative, and zero to the tolerance."""
-
-    positive: Any
-    negative: Any
-    flat: Any
-
-
-class Spectrum:
+class Spectrum(SpectralResult, kind="spectrum"):
     """Every eigenvalue of a Hessian, with multiplicities, labels and eigenvectors on demand.
 
     Networks make spectra; users read them. For a batch of networks every quantity has the batch
@@ -58,8 +43,8 @@ class Spectrum:
     ----------
     reason : str
         For a PyTorch model, which network it was found to be and by which theorem.
-    converged, products
-        As an ``Estimate`` has them: True, and none.
+    outcome, message, converged, products
+        As an ``Estimate`` has them: all eigenvalues are known, True, and none.
 
     Examples
     --------
@@ -80,6 +65,8 @@ class Spectrum:
     """
 
     reason = ""
+    outcome = Outcome.ALL_KNOWN
+    message = outcome.say()
     converged = True
     products = 0
 
@@ -135,12 +122,6 @@ class Spectrum:
             return self.spaces
         half = most // 2
         return tuple(self.space(g) for g in (*range(half), *range(count - half, count)))
-
-    def __getitem__(self, label: str) -> tuple[Eigenspace, ...]:
-        """Return the spaces whose label is `label` or starts with it and a slash."""
-        if not isinstance(label, str):
-            raise TypeError(f"a spectrum is indexed by label, got {type(label).__name__}.")
-        return tuple(s for s in self.spaces if s.label == label or s.label.startswith(label + "/"))
 
     @cached_property
     def values(self) -> Array:
@@ -228,64 +209,9 @@ class Spectrum:
         return compensated_sum(self._values * self._weights)
 
     @property
-    def squared_norm(self) -> Array:
-        """The sum of all squared eigenvalues: the squared Frobenius norm."""
-        return self._xp.sum(self._values * self._values * self._weights, axis=-1)
-
-    @property
     def norm(self) -> Array:
         """The largest magnitude of an eigenvalue: the spectral norm."""
-        return self._xp.max(self._where_present(self._xp.abs(self._values), 0.0), axis=-1)
-
-    @property
-    def logabsdet(self) -> Array:
-        """The logarithm of the product of abs(λ) over the eigenvalues that are not flat.
-
-        An eigenvalue is flat if abs(λ) ≤ 100 ε ‖H‖, with ε the spacing of the floating-point type.
-        So a singular Hessian gets its pseudo-determinant rather than −∞, and a zero Hessian gets 0.
-        """
-        xp = self._xp
-        curved = xp.where(self._flat(None), xp.ones_like(self._values), xp.abs(self._values))
-        return compensated_sum(xp.log(curved) * self._weights)
-
-    @property
-    def condition_number(self) -> Array:
-        """The largest over the smallest abs(λ) among the eigenvalues that are not flat.
-
-        Flat as in ``logabsdet``: a singular Hessian gets the condition number on its range. A zero
-        Hessian has none: NaN.
-        """
-        xp = self._xp
-        curved = xp.where(self._flat(None), xp.ones_like(self._values) * np.inf, self._values)
-        smallest = xp.min(self._where_present(xp.abs(curved), np.inf), axis=-1)
-        ratio = self.norm / smallest
-        return xp.where(xp.isinf(smallest), xp.ones_like(ratio) * np.nan, ratio)
-
-    def rank(self, tol: float | None = None) -> Any:
-        """Count the eigenvalues that are not flat.
-
-        Parameters
-        ----------
-        tol : float, optional
-            An eigenvalue is flat if abs(λ) ≤ tol · ‖H‖. The default is 100 ε, with ε the spacing of
-            the floating-point type; ``tol=0`` counts exact zeros only.
-        """
-        inertia = self.inertia(tol)
-        return inertia.positive + inertia.negative
-
-    def inertia(self, tol: float | None = None) -> Inertia:
-        """Count the positive, negative and flat eigenvalues; `tol` as in ``rank``."""
-        xp = self._xp
-        flat = self._flat(tol)
-        zero = xp.zeros_like(self._counts)
-
-        def count(mask: Array) -> Any:
-            total = xp.sum(xp.where(mask, self._counts, zero), axis=-1)
-            return int(total) if total.ndim == 0 else total
-
-        positive = xp.logical_and(self._values > 0, xp.logical_not(flat))
-        negative = xp.logical_and(self._values < 0, xp.logical_not(flat))
-        return Inertia(count(positive), count(negative), count(flat))
+        return largest_magnitude(self._values, self._counts)
 
     def verify(self, H: Any, *, samples: int = 8, rng: Any = 0) -> Certificate:
         """Check the spectrum against an operator and return a certificate.
@@ -311,7 +237,7 @@ class Spectrum:
     def to_dict(self) -> dict[str, Any]:
         """Return values, multiplicities, labels and method as plain data, exactly."""
         return {
-            "format": FORMAT,
+            "format": self.format,
             "method": self.method,
             "exact": self.exact,
             **({"reason": self.reason} if self.reason else {}),
@@ -324,8 +250,7 @@ class Spectrum:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Spectrum:
         """Rebuild a spectrum from ``to_dict``, as NumPy arrays and without eigenvectors."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise ValueError(f"data is not a spectrum: expected a dictionary of format {FORMAT}.")
+        require_format(data, cls)
         try:
             values = np.asarray(data["values"], dtype=data["dtype"])
             counts = np.asarray(data["multiplicities"], dtype=np.int64)
@@ -344,15 +269,9 @@ class Spectrum:
         self._arrange(values, counts, labels)
         return self
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the spectrum to a JSON file, whole or not at all."""
-        write_atomically(path, json.dumps(self.to_dict(), allow_nan=False))
-
     @property
     def density(self) -> Density:
         """The density of all eigenvalues, smoothed, as ``hs.density`` estimates it."""
-        from hessence.krylov.density_result import known_density
-
         if self.values.ndim > 1:
             raise ValueError("a density belongs to one network; pick one of the batch first.")
         values, counts = to_numpy(self.values), to_numpy(self.multiplicities)
@@ -363,11 +282,6 @@ class Spectrum:
         from hessence.plotting.spectra import draw_spectrum
 
         return draw_spectrum(self, ax)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Spectrum) and self.to_dict() == other.to_dict()
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Eigenvectors are functions of the network; a copy in another process goes without them.
@@ -391,6 +305,9 @@ class Spectrum:
         of = f" of each of {batch} networks" if batch else ""
         kind = "" if self.exact else ", estimated"
         return "\n".join([f"{len(self)} eigenvalues{of}, {self.method}{kind}", *lines])
+
+    def _all(self, wanted: str) -> tuple[Array, Array]:
+        return self._values, self._counts
 
     @property
     def _groups(self) -> int:
@@ -436,15 +353,6 @@ class Spectrum:
     @property
     def _rounding(self) -> Array:
         return ROUNDING * epsilon(self._values) * self.norm
-
-    def _flat(self, tol: float | None) -> Array:
-        if tol is None:
-            tol = ROUNDING * epsilon(self._values)
-        elif not isinstance(tol, (int, float)):
-            raise TypeError(f"tol must be a number, got {type(tol).__name__}.")
-        elif not tol >= 0:
-            raise ValueError(f"tol must not be negative, got {tol}.")
-        return self._xp.abs(self._values) <= tol * self.norm[..., None]
 
 
 def _join_counts(multiplicities: list[Any], sizes: list[int], values: Array) -> Array:

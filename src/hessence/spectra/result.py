@@ -1,0 +1,191 @@
+"""What a spectrum and an estimate have in common: what follows from the eigenvalues, and tables."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import array_api_compat as api
+import numpy as np
+
+from hessence._common.arrays import Array, epsilon, to_numpy
+from hessence._common.saving import Saved
+from hessence._common.summation import compensated_sum
+from hessence.spectra.eigenspace import Eigenspace
+
+ROUNDING = 100
+"""What rounding may do to an eigenvalue, in ε · ‖H‖."""
+
+WORDS = ("outlier", "bulk", "flat", "dominant", "mixed", "twin", "range")
+"""What labels begin with; a spectrum need not have all of them."""
+
+SHOWN = 12
+"""How many eigenspaces a table shows; of more, half from either end."""
+
+
+class Inertia(NamedTuple):
+    """How many eigenvalues are positive, negative, and zero to the tolerance."""
+
+    positive: Any
+    negative: Any
+    flat: Any
+
+
+class UnknownLabelError(ValueError, KeyError):
+    """A word that no label begins with."""
+
+    __str__ = Exception.__str__
+
+
+class SpectralResult(Saved):
+    """What can be asked of a ``Spectrum`` and of an ``Estimate`` alike.
+
+    A subclass has ``spaces``, ``size``, ``values``, ``multiplicities`` and ``errors``, and tells by
+    ``_all`` whether these are all eigenvalues that there are. What needs all of them, such as the
+    rank, is refused in a sentence if they are not.
+    """
+
+    def _all(self, wanted: str) -> tuple[Array, Array]:
+        """Return all values and multiplicities; `wanted` says what for, if they are not known."""
+        raise NotImplementedError
+
+    @property
+    def spaces(self) -> tuple[Eigenspace, ...]:
+        """The eigenspaces, largest eigenvalue first."""
+        raise NotImplementedError
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels there are, each once, in the order of ``spaces``."""
+        return tuple(dict.fromkeys(space.label for space in self.spaces))
+
+    def __getitem__(self, label: str) -> tuple[Eigenspace, ...]:
+        """Return the spaces whose label is `label` or starts with it and a slash."""
+        if not isinstance(label, str):
+            raise TypeError(f"a spectrum is indexed by label, got {type(label).__name__}.")
+        found = tuple(s for s in self.spaces if s.label == label or s.label.startswith(label + "/"))
+        if not found and label.partition("/")[0] not in WORDS:
+            have = ", ".join(f'"{name}"' for name in self.labels)
+            raise UnknownLabelError(f'no label begins with "{label}"; the labels here are {have}.')
+        return found
+
+    @property
+    def squared_norm(self) -> Array:
+        """The sum of all squared eigenvalues: the squared Frobenius norm."""
+        values, counts = self._all("the squared norm")
+        xp = api.array_namespace(values)
+        return xp.sum(values * values * xp.astype(counts, values.dtype), axis=-1)
+
+    @property
+    def logabsdet(self) -> Array:
+        """The logarithm of the product of abs(λ) over the eigenvalues that are not flat.
+
+        An eigenvalue is flat if abs(λ) ≤ 100 ε ‖H‖, with ε the spacing of the floating-point type.
+        So a singular Hessian gets its pseudo-determinant rather than −∞, and a zero Hessian gets 0.
+        """
+        values, counts = self._all("the determinant")
+        xp = api.array_namespace(values)
+        curved = xp.where(_flat(values, counts, None), xp.ones_like(values), xp.abs(values))
+        return compensated_sum(xp.log(curved) * xp.astype(counts, values.dtype))
+
+    @property
+    def condition_number(self) -> Array:
+        """The largest over the smallest abs(λ) among the eigenvalues that are not flat.
+
+        Flat as in ``logabsdet``: a singular Hessian gets the condition number on its range. A zero
+        Hessian has none: NaN.
+        """
+        values, counts = self._all("the condition number")
+        xp = api.array_namespace(values)
+        infinite = xp.ones_like(values) * np.inf
+        there = xp.logical_and(counts > 0, xp.logical_not(_flat(values, counts, None)))
+        smallest = xp.min(xp.where(there, xp.abs(values), infinite), axis=-1)
+        ratio = largest_magnitude(values, counts) / smallest
+        return xp.where(xp.isinf(smallest), xp.ones_like(ratio) * np.nan, ratio)
+
+    def rank(self, tol: float | None = None) -> Any:
+        """Count the eigenvalues that are not flat.
+
+        Parameters
+        ----------
+        tol : float, optional
+            An eigenvalue is flat if abs(λ) ≤ tol · ‖H‖. The default is 100 ε, with ε the spacing of
+            the floating-point type; ``tol=0`` counts exact zeros only.
+        """
+        inertia = self.inertia(tol)
+        return inertia.positive + inertia.negative
+
+    def inertia(self, tol: float | None = None) -> Inertia:
+        """Count the positive, negative and flat eigenvalues; `tol` as in ``rank``."""
+        values, counts = self._all("the inertia")
+        xp = api.array_namespace(values)
+        flat = _flat(values, counts, tol)
+
+        def count(mask: Array) -> Any:
+            total = xp.sum(xp.where(mask, counts, xp.zeros_like(counts)), axis=-1)
+            return int(total) if total.ndim == 0 else total
+
+        positive = xp.logical_and(values > 0, xp.logical_not(flat))
+        negative = xp.logical_and(values < 0, xp.logical_not(flat))
+        return Inertia(count(positive), count(negative), count(flat))
+
+    def to_frame(self) -> Any:
+        """Return label, value, multiplicity and error of each eigenspace as a pandas table."""
+        try:
+            pandas = import_module("pandas")
+        except ModuleNotFoundError as error:
+            raise ImportError("to_frame needs pandas: pip install pandas.") from error
+        return pandas.DataFrame(self._columns())
+
+    def _columns(self) -> dict[str, Any]:
+        own: Any = self
+        values, counts = to_numpy(own.values), to_numpy(own.multiplicities)
+        if values.ndim > 1:
+            raise ValueError("a table belongs to one network; pick one of the batch first.")
+        first = np.cumsum(counts) - counts
+        return {
+            "label": [space.label for space in self.spaces],
+            "value": values,
+            "multiplicity": counts,
+            "error": to_numpy(own.errors)[first],
+        }
+
+    def _repr_html_(self) -> str:
+        """Return the table as notebooks show it."""
+        head, own = repr(self).partition("\n")[0], self
+        try:
+            columns = own._columns()
+        except ValueError:
+            # A batch of networks has a range in each place, which its text shows.
+            return f"<pre>{escape(repr(self))}</pre>"
+        count = len(columns["label"])
+        half = SHOWN // 2
+        shown = range(count) if count <= SHOWN else [*range(half), *range(count - half, count)]
+        rows = [
+            f"<tr><td>{escape(columns['label'][i])}</td><td>{columns['value'][i]:.6g}</td>"
+            f"<td>{columns['multiplicity'][i]}</td><td>{columns['error'][i]:.1e}</td></tr>"
+            for i in shown
+        ]
+        if count > SHOWN:
+            rows.insert(half, f'<tr><td colspan="4">… {count - SHOWN} more …</td></tr>')
+        names = "".join(f"<th>{name}</th>" for name in columns)
+        return f"<table><caption>{escape(head)}</caption><tr>{names}</tr>{''.join(rows)}</table>"
+
+
+def largest_magnitude(values: Array, counts: Array) -> Array:
+    """Return the largest magnitude of an eigenvalue that is there: the spectral norm."""
+    xp = api.array_namespace(values)
+    magnitudes = xp.abs(values)
+    return xp.max(xp.where(counts > 0, magnitudes, xp.zeros_like(magnitudes)), axis=-1)
+
+
+def _flat(values: Array, counts: Array, tol: float | None) -> Array:
+    if tol is None:
+        tol = ROUNDING * epsilon(values)
+    elif not isinstance(tol, (int, float)):
+        raise TypeError(f"tol must be a number, got {type(tol).__name__}.")
+    elif not tol >= 0:
+        raise ValueError(f"tol must not be negative, got {tol}.")
+    xp = api.array_namespace(values)
+    return xp.abs(values) <= tol * largest_magnitude(values, counts)[..., None]

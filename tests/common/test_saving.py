@@ -1,0 +1,126 @@
+"""Every result goes into a file, comes back equal, and survives a pickle."""
+
+import copy
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import hessence as hs
+from hessence._common.saving import KINDS, decoded, encoded
+
+DIAGONAL = np.concatenate([[9.0, 9.0, 5.0], np.linspace(-1.0, 2.0, 300)])
+
+
+def estimate():
+    H = hs.TwoLayerLinear(np.ones((90, 3)) / 9, np.ones((3, 90)) / 9).hessian(np.eye(3), np.eye(3))
+    return (H + H.ggn).spectrum(3)
+
+
+def model_results():
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)
+    model, data = torch.nn.Sequential(*layers), (torch.randn(9, 3), torch.randn(9, 2))
+    monitor = hs.Monitor(model, data, torch.nn.MSELoss(), k=2)
+    monitor.measure(0)
+    return {
+        "estimate of a model": hs.spectrum(model, data, torch.nn.MSELoss(), k=None),
+        "layers": hs.layer_spectra(model, data, torch.nn.MSELoss(), k=1),
+        "history": monitor.history,
+        "measurement": monitor.history[0],
+    }
+
+
+def results():
+    net = hs.ScalarReLU([1.0, -2.0, 0.5], [0.5, 1.0, -1.0])
+    H = net.hessian([1.0, -1.0, 0.3], [2.0, -1.0, 0.0])
+    looked_at = estimate()
+    _ = looked_at.density
+    return {
+        "spectrum": H.spectrum(),
+        "certificate": H.spectrum().verify(H),
+        "estimate": estimate(),
+        "estimate with a density": looked_at,
+        "eigenpairs": hs.eigenpairs(np.diag(DIAGONAL), k=3),
+        "eigenpairs in torch": hs.eigenpairs(torch.diag(torch.as_tensor(DIAGONAL)).float(), k=20),
+        "density": hs.density(np.diag(DIAGONAL), probes=3, steps=9),
+        "density of what is known": H.spectrum().density,
+        "trace": hs.trace(np.diag(DIAGONAL), products=30),
+        **model_results(),
+    }
+
+
+RESULTS = results()
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_files_and_pickles(name, tmp_path):
+    result, path = RESULTS[name], tmp_path / "result.json"
+    result.save(path)
+    again = hs.load(path)
+    assert type(again) is type(result)
+    assert again == result
+    assert repr(again) == repr(result)
+    json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert pickle.loads(pickle.dumps(result)) == result
+    assert copy.deepcopy(result) == result
+    assert len({type(part).__name__ for part in (result, again)}) == 1
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_other_results_are_not_equal(name):
+    others = [other for key, other in RESULTS.items() if not key.startswith(name.split()[0])]
+    assert all(RESULTS[name] != other for other in others)
+    assert RESULTS[name] != "a result"
+
+
+def test_a_number_that_differs_in_its_last_bit_makes_a_difference():
+    pairs = RESULTS["eigenpairs"]
+    data = pairs.to_dict()
+    data["eigenvalues"]["entries"][0] = np.nextafter(data["eigenvalues"]["entries"][0], 0)
+    assert hs.Eigenpairs.from_dict(data) != pairs
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 3), (70, 70)])
+def test_arrays_come_back_to_the_bit(dtype, shape):
+    array = np.random.default_rng(0).normal(size=shape).astype(dtype)
+    for given in (array, torch.as_tensor(array)):
+        again = decoded(json.loads(json.dumps(encoded(given), allow_nan=False)))
+        assert (again.dtype, again.shape) == (array.dtype, array.shape)
+        assert again.tobytes() == array.tobytes()
+
+
+def test_what_json_does_not_know():
+    special = (np.nan, np.inf, -np.inf, np.asarray([np.nan, 1.0]), None, True, "word", 3)
+    again = decoded(json.loads(json.dumps(encoded(special), allow_nan=False)))
+    np.testing.assert_equal(again, special)
+    with pytest.raises(TypeError, match="a set cannot be saved"):
+        encoded({1})
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_damaged_data_are_refused(name, tmp_path):
+    data = RESULTS[name].to_dict()
+    kind = KINDS[data["format"].removeprefix("hessence.").removesuffix("/1")]
+    for damaged in ({}, [], {"format": "mine"}, {"format": data["format"]}):
+        with pytest.raises((ValueError, KeyError)):
+            kind.from_dict(damaged)
+    path = tmp_path / "other.json"
+    for content in ("{", "[]", '{"format": "mine"}', '{"format": "hessence.other/1"}'):
+        path.write_text(content)
+        with pytest.raises(ValueError, match="path"):
+            hs.load(path)
+
+
+def test_a_failing_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "trace.json"
+    RESULTS["trace"].save(path)
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        RESULTS["density"].save(path)
+    assert hs.load(path) == RESULTS["trace"]
+    assert os.listdir(tmp_path) == ["trace.json"]
