@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, nn
 
 from hessence.models.criterion import PairCriterion
-from hessence.models.kernels.elementwise import derivatives
 from hessence.models.model_copy import ModelCopy
 from hessence.models.model_layers import flatten, is_plain
 from hessence.models.terms import Term
@@ -287,8 +286,14 @@ def _activate(
             z = activation(z.clone() if getattr(activation, "inplace", False) else z)
         return z
 
-    after, first, second = derivatives(chain, before)
-    return after, (first, second)
+    with torch.enable_grad():
+        z = before.detach().requires_grad_()
+        after = chain(z)
+        (first,) = torch.autograd.grad(after.sum(), z, create_graph=True)
+        if not first.requires_grad:
+            return after.detach(), (first, torch.zeros_like(first))
+        (second,) = torch.autograd.grad(first.sum(), z, materialize_grads=True)
+    return after.detach(), (first.detach(), second)
 
 
 def _loss_gradient(criterion: PairCriterion, prediction: Tensor, target: Any) -> Tensor:
