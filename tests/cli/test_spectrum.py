@@ -125,7 +125,7 @@ def test_the_loss_may_be_left_out(script, tmp_path, capsys):
         ("{script}:", "the target must read SCRIPT.py:FUNCTION"),
         ("{script}:biuld", "has no function biuld; near it: build"),
         ("{script}:dropout", "layer '1' (Dropout) drops values at random: call model.eval()"),
-        ("{script}:dropout", "first, or give --eval-mode, which restores"),
+        ("{script}:dropout", "which leaves the model as it is. Here that is --eval-mode."),
         ("{script}:broken", "failed in line 29 of training.py: RuntimeError: no data today"),
         (
             "{script}:mismatched",

@@ -201,6 +201,8 @@ def _find(
 ) -> hs.Spectrum | hs.Estimate:
     if importlib.util.find_spec("torch") is None:
         raise CommandError("spectra of models need PyTorch: pip install 'hessence[torch]'.")
+    from hessence.models.model_layers import TrainingModeError
+
     bar.begin("eigenvalues and trace", None)
     try:
         result = hs.spectrum(
@@ -223,9 +225,10 @@ def _find(
             done = result.products
             bar.begin("density", done + options.probes * options.steps)
             _ = result.density
+    except TrainingModeError as error:
+        raise CommandError(f"{error} Here that is --eval-mode.") from error
     except (TypeError, ValueError) as error:
-        said = str(error).replace("pass eval_mode=True", "give --eval-mode")
-        raise CommandError(said) from error
+        raise CommandError(str(error)) from error
     except Exception as error:
         # The error comes from the user's own code, or from PyTorch on its behalf.
         raise CommandError(

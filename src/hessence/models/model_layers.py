@@ -82,6 +82,10 @@ def unwrap(model: Any) -> nn.Module:
     return model
 
 
+class TrainingModeError(ValueError):
+    """A layer draws random numbers, or couples samples, only because of training mode."""
+
+
 def require_deterministic(model: nn.Module, *, eval_mode: bool = False) -> None:
     """Refuse layers that draw random numbers, or let the samples of a batch interact."""
     for name, module in model.named_modules():
@@ -94,7 +98,7 @@ def require_deterministic(model: nn.Module, *, eval_mode: bool = False) -> None:
                 f"model cannot be used: {where} {reason}, and has no running statistics to use "
                 "instead."
             )
-        raise ValueError(
+        raise TrainingModeError(
             f"model is in training mode and {where} {reason}: call model.eval() first, or pass "
             "eval_mode=True, which leaves the model as it is."
         )
