@@ -1,6 +1,8 @@
 """What ``hessence`` offers by name."""
 
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -22,3 +24,24 @@ def test_everything_listed_is_there_and_ours():
         if not name.startswith("__"):
             home = value.__name__ if inspect.ismodule(value) else value.__module__
             assert home.startswith("hessence.")
+
+
+RECEIVED = """
+    Anatomy CellwiseAnatomy Certificate Check CheckWarning ConvergenceWarning Density Eigenpairs
+    Eigenspace Estimate History Inertia KinkWarning LayerSpectra Measurement NarrowTwin Operator
+    Outcome Spectrum Trace Trajectory
+"""
+
+
+@pytest.mark.parametrize("name", RECEIVED.split())
+def test_what_users_receive_can_be_imported(name):
+    assert inspect.isclass(getattr(hs, name))
+    assert getattr(hs, name).__name__ == name
+    assert getattr(hs, name).__doc__
+
+
+def test_the_import_is_light():
+    heavy = ["torch", "matplotlib", "scipy", "pandas"]
+    code = f"import sys, hessence; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

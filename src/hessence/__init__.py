@@ -14,6 +14,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hessence._common.arrays import NotFiniteError
 from hessence._loading import load
 from hessence.data import losses
 from hessence.data.moments import Moments
@@ -23,6 +24,7 @@ from hessence.krylov.density import density
 from hessence.krylov.density_result import Density
 from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import ConvergenceWarning, Eigenpairs
+from hessence.krylov.outcome import Outcome
 from hessence.krylov.trace import Trace, trace
 from hessence.networks.attention import activations
 from hessence.networks.attention.matrix_attention import MatrixAttention
@@ -31,18 +33,26 @@ from hessence.networks.linear import init
 from hessence.networks.linear.deep_linear import DeepLinear
 from hessence.networks.linear.solutions import solution_spectrum, whiten
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
+from hessence.networks.scalar.anatomy import Anatomy, CellwiseAnatomy
 from hessence.networks.scalar.decoupled import DecoupledInputs, DecoupledOutputs
 from hessence.networks.scalar.scalar_affine import ScalarAffine
 from hessence.networks.scalar.scalar_linear import ScalarLinear
 from hessence.networks.scalar.scalar_relu import KinkWarning, ScalarReLU
-from hessence.networks.twin import narrow_twin
+from hessence.networks.twin import NarrowTwin, narrow_twin
+from hessence.spectra.certificate import Certificate
 from hessence.spectra.eigenspace import Eigenspace
 from hessence.spectra.estimate import Estimate
+from hessence.spectra.operators import Operator
+from hessence.spectra.result import Inertia, UnknownLabelError
 from hessence.spectra.spectrum import Spectrum
 
 if TYPE_CHECKING:
+    from hessence.models.checks import Check as Check
     from hessence.models.checks import CheckWarning as CheckWarning
+    from hessence.models.history import History as History
+    from hessence.models.layers import LayerSpectra as LayerSpectra
     from hessence.models.layers import layer_spectra as layer_spectra
+    from hessence.models.measurement import Measurement as Measurement
     from hessence.models.model_matrices import ggn as ggn
     from hessence.models.model_matrices import hessian as hessian
     from hessence.models.model_spectrum import spectrum as spectrum
@@ -51,6 +61,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Anatomy",
+    "CellwiseAnatomy",
+    "Certificate",
     "ConvergenceWarning",
     "DecoupledInputs",
     "DecoupledOutputs",
@@ -59,9 +72,14 @@ __all__ = [
     "Eigenpairs",
     "Eigenspace",
     "Estimate",
+    "Inertia",
     "KinkWarning",
     "MatrixAttention",
     "Moments",
+    "NarrowTwin",
+    "NotFiniteError",
+    "Operator",
+    "Outcome",
     "ScalarAffine",
     "ScalarLinear",
     "ScalarReLU",
@@ -70,6 +88,7 @@ __all__ = [
     "Trace",
     "Trajectory",
     "TwoLayerLinear",
+    "UnknownLabelError",
     "activations",
     "density",
     "eigenpairs",
@@ -86,7 +105,11 @@ __all__ = [
 # What needs PyTorch is loaded on first use, so that `import hessence`, and a star import, do
 # without it.
 _TORCH_NAMES = {
+    "Check": "checks",
     "CheckWarning": "checks",
+    "History": "history",
+    "LayerSpectra": "layers",
+    "Measurement": "measurement",
     "Monitor": "monitor",
     "ggn": "model_matrices",
     "hessian": "model_matrices",
