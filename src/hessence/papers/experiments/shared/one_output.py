@@ -2,10 +2,11 @@ r"""All eigenvalues of networks with one output, exactly.
 
 Where the matrix is large, it is first brought down to its range:
 
-- Linear, any depth. The slope g of the loss is one row, so a change :math:`dW_\ell` enters the
-  second variation only through :math:`s_\ell^\top dW_\ell` and :math:`dW_\ell p_\ell`, where
-  :math:`s_\ell^\top = W_L \cdots W_{\ell+1}` and :math:`p_\ell = W_{\ell-1}\cdots W_1 g`. That
-  leaves :math:`D + 2m - 1` of :math:`m(D+1)` dimensions at two layers, :math:`D + 6m - 3` at four.
+- Linear, any depth. The gradient g of the loss in the end-to-end matrix is one row, so a change
+  :math:`dW_\ell` enters the second variation only through :math:`s_\ell^\top dW_\ell` and
+  :math:`dW_\ell p_\ell`, where :math:`s_\ell^\top = W_L \cdots W_{\ell+1}` and
+  :math:`p_\ell = W_{\ell-1}\cdots W_1 g`. That leaves :math:`D + 2m - 1` of :math:`m(D+1)`
+  dimensions at two layers, :math:`D + 6m - 3` at four.
 - ReLU, two layers. The functional part has rank 2 for each neuron, the Gauss–Newton part rank n in
   all: 2m + n dimensions.
 - ReLU, four layers. Samples differ in their gates, so the functional part has full rank and nothing
@@ -37,7 +38,8 @@ def linear_on_range(weights: Any, x: Any, y: Any) -> Any:
     r"""Return the Hessian of a linear network with one output on its range.
 
     Coordinates are :math:`a_\ell = \hat s_\ell^\top dW_\ell` for every layer and, for all but the
-    last, the part of :math:`dW_\ell \hat p_\ell` across :math:`s_\ell`. The second variation is
+    last, the part of :math:`dW_\ell \hat p_\ell` orthogonal to :math:`s_\ell`. The second
+    variation is
     :math:`dM\,\Sigma\,dM^\top + 2\sum_{k>l} (s_k^\top dW_k)\, W_{k-1}\cdots W_{l+1}\, (dW_l p_l)`
     with :math:`dM = \sum_\ell (s_\ell^\top dW_\ell)\, P_\ell`.
     """
@@ -46,7 +48,7 @@ def linear_on_range(weights: Any, x: Any, y: Any) -> Any:
         before.append(w @ before[-1])
     for w in weights[:0:-1]:
         after.insert(0, after[0] @ w)
-    slope = (before[-1] @ x.T - y.T) @ x / len(x)
+    gradient = (before[-1] @ x.T - y.T) @ x / len(x)
     root = x.T / len(x) ** 0.5
     rows = []
     changes: list[tuple[Any, Any]] = []
@@ -55,7 +57,7 @@ def linear_on_range(weights: Any, x: Any, y: Any) -> Any:
     size = sum(widths) + sum(basis.shape[1] for basis in across)
     start = 0
     for i, width in enumerate(widths):
-        s, p = after[i][0], before[i] @ slope[0]
+        s, p = after[i][0], before[i] @ gradient[0]
         out, inward = np.zeros((size, width)), np.zeros((size, len(s)))
         along = np.arange(start, start + width)
         start += width
@@ -70,16 +72,16 @@ def linear_on_range(weights: Any, x: Any, y: Any) -> Any:
     moved = sum(rows[1:], rows[0])
     matrix = moved @ moved.T
     for low in range(len(weights) - 1):
-        carried = changes[low][1]
+        inner = changes[low][1]
         for high in range(low + 1, len(weights)):
-            cross = changes[high][0] @ carried.T
+            cross = changes[high][0] @ inner.T
             matrix += cross + cross.T
-            carried = carried @ weights[high].T
+            inner = inner @ weights[high].T
     return matrix
 
 
 def _complement(vector: Any) -> Any:
-    """Return an orthonormal basis of what is across a vector, as columns."""
+    """Return an orthonormal basis of the orthogonal complement of a vector, as columns."""
     basis, _ = np.linalg.qr(vector[:, None], mode="complete")
     return basis[:, 1:]
 
@@ -88,8 +90,8 @@ def relu_on_range(first: Any, second: Any, x: Any, y: Any) -> Any:
     r"""Return the Hessian of w·φ(Vx) on a space that holds its range, of dimension 2m + n.
 
     The functional part couples :math:`w_j` with :math:`v_j` along :math:`q_j = E[\delta\,
-    \phi'(v_j x)\, x]`. What the gradients J of the samples have across these 2m directions is known
-    to the Hessian by its Gram matrix alone, of which a square root takes its place.
+    \phi'(v_j x)\, x]`. The part of the samples' gradients J orthogonal to these 2m directions
+    enters only through its Gram matrix, so a square root of that takes its place.
     """
     n, m = len(x), len(first)
     w, z = second[0], x @ first.T
