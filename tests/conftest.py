@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, is_hypothesis_test, register_random, settings
 from hypothesis.internal.conjecture import providers
+from threadpoolctl import threadpool_limits
 
 COMMON = {
     "deadline": None,
@@ -92,6 +93,14 @@ def pytest_fixture_setup(fixturedef):
         return (yield)
     finally:
         GENERATORS.setstate(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    """Sum in the same order whatever the number of cores; more threads would only wait here."""
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

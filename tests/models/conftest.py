@@ -1,4 +1,4 @@
-"""One thread for small tensors, random numbers by a seed, and a classifier with its matrices."""
+"""Random numbers by a seed, and a classifier with its matrices."""
 
 import pytest
 import torch
@@ -8,14 +8,6 @@ from tests.models.market import numbers
 from tests.models.oracle import dense_ggn, dense_hessian
 
 SAMPLES = 32
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
