@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hessence as hs
-from hessence._common.memory import available, vectors_within
+from hessence._common.device import available, vectors_within
 from tests.krylov.market import Counting
 
 SIZE, STEPS, PROBES = 10**6, 64, 2
@@ -67,5 +67,5 @@ def test_memory_decides_how_many_vectors_fit(monkeypatch):
     assert vectors_within(4000, 100, reference) == 10
     assert vectors_within(float("inf"), 100, reference) > 10**12
     assert 2**20 < available(reference) < 2**50
-    monkeypatch.setattr("hessence._common.memory.available", lambda reference: 8e7)
+    monkeypatch.setattr("hessence._common.device.available", lambda reference: 8e7)
     assert vectors_within(None, 1000, reference) == 10_000

@@ -8,8 +8,7 @@ import numpy as np
 
 from hessence._common.arguments import generator, require_int
 from hessence._common.arrays import Numbers, epsilon, floating, to_numpy
-from hessence._common.memory import vectors_within
-from hessence._common.precision import full_precision
+from hessence._common.device import full_precision, vectors_within
 from hessence.krylov.density_result import FINEST, Density, checked_width, default_grid
 from hessence.krylov.operand import Operand, operand
 from hessence.krylov.outcome import Outcome

@@ -12,8 +12,8 @@ import numpy as np
 
 from hessence._common.arguments import generator, require_int, require_tolerance
 from hessence._common.arrays import Array, constant, epsilon, floating, like, to_numpy
+from hessence._common.device import full_precision
 from hessence._common.messages import warn
-from hessence._common.precision import full_precision
 from hessence.krylov.eigenpairs_result import ConvergenceWarning, Eigenpairs
 from hessence.krylov.lanczos import Search
 from hessence.krylov.linear_algebra import eigensystem

@@ -9,8 +9,7 @@ import numpy as np
 
 from hessence._common.arguments import generator, require_int
 from hessence._common.arrays import epsilon, like, to_numpy
-from hessence._common.memory import vectors_within
-from hessence._common.precision import full_precision
+from hessence._common.device import full_precision, vectors_within
 from hessence._common.saving import Saved
 from hessence.krylov.linear_algebra import inner_products, lengths, orthogonalise
 from hessence.krylov.operand import Operand, operand

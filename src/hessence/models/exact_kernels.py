@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
 
-from hessence._common.precision import full_precision
+from hessence._common.device import full_precision
 
 
 class ExactKernels:

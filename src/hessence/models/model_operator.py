@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from hessence._common.arrays import require_finite
+from hessence._common.device import full_precision, reduced
 from hessence._common.messages import warn
-from hessence._common.precision import full_precision, reduced
 from hessence.models import ranks
 from hessence.models.batch_parts import tensors_in
 from hessence.models.batch_probe import BatchProbe

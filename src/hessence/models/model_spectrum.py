@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from hessence._common.arguments import generator, require_int, require_tolerance
-from hessence._common.precision import full_precision
+from hessence._common.device import full_precision
 from hessence.krylov.request import require_which
 from hessence.models.estimated_spectrum import estimate
 from hessence.models.exact_spectrum import exact_spectrum

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hessence._common.arguments import require_int, require_tolerance
 from hessence._common.arrays import NotFiniteError
-from hessence._common.precision import full_precision
+from hessence._common.device import full_precision
 from hessence.krylov.trace import FEWEST, trace
 from hessence.models.criterion import PairCriterion
 from hessence.models.history import History

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hessence._common.arrays import dtype_name
-from hessence._common.memory import budget
+from hessence._common.device import budget
 from hessence.models import ranks
 from hessence.models.batch_parts import is_pair, rebuilt
 from hessence.models.batches import Batches, is_sample_pair, merged

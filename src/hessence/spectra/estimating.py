@@ -11,7 +11,7 @@ import numpy as np
 
 from hessence._common.arguments import generator, require_int, require_tolerance
 from hessence._common.arrays import Array, epsilon, integers, like, to_numpy
-from hessence._common.memory import budget
+from hessence._common.device import budget
 from hessence.krylov.density import density
 from hessence.krylov.density_result import Density, known_density
 from hessence.krylov.eigenpairs import eigenpairs

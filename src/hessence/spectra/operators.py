@@ -31,7 +31,7 @@ from hessence._common.arrays import (
     transpose,
     zero_rows,
 )
-from hessence._common.memory import available
+from hessence._common.device import available
 from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.krylov.trace import trace

@@ -10,7 +10,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, dtype_name, epsilon, integers, to_numpy
-from hessence._common.memory import available
+from hessence._common.device import available
 from hessence._common.saving import require_format
 from hessence._common.summation import compensated_sum
 from hessence.krylov.density_result import Density, known_density

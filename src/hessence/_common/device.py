@@ -1,8 +1,11 @@
-"""How much memory this process may still take."""
+"""What the devices allow: how much memory is free, and in which precision PyTorch computes."""
 
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,9 @@ from hessence._common.arrays import Array
 
 FALLBACK = 2.0**31
 """What is taken to be free where the machine does not tell."""
+
+DEVICES = ("cpu", "cuda")
+"""The kinds of devices that PyTorch may compute on in half precision."""
 
 
 def available(reference: Array) -> float:
@@ -45,6 +51,21 @@ def vectors_within(memory: Any, size: int, reference: Array) -> int:
     room = budget(memory, reference)
     bits = api.array_namespace(reference).finfo(reference.dtype).bits
     return int(min(room // (size * bits // 8), 2**62)) if math.isfinite(room) else 2**62
+
+
+def reduced() -> list[str]:
+    """Return the kinds of devices on which PyTorch, if it is there, works in half precision."""
+    torch = sys.modules.get("torch")
+    return [] if torch is None else [d for d in DEVICES if torch.is_autocast_enabled(d)]
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Disable autocast, which a training loop may have around it, where numbers are to be right."""
+    with ExitStack() as stack:
+        for device in reduced():
+            stack.enter_context(sys.modules["torch"].autocast(device, enabled=False))
+        yield
 
 
 def _free_memory() -> float | None:
