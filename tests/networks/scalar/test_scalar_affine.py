@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import hessence as hs
 from hessence.networks.scalar import affine_hessian
-from tests.oracle import LOSSES, Case, all_vectors, assert_spectrum
+from tests.oracle import LOSSES, Case, all_vectors, assert_spectrum, exact_eigenvalues
 from tests.strategies import theorem_cases, typical
 
 X = np.asarray([1.0, -1.0, 1.0, -1.0])
@@ -154,3 +154,19 @@ def test_the_twin_has_at_most_seven_dimensions(m):
     vectors, _ = all_vectors(s)
     assert len(s["outlier"]) == 2 * min(m, 3) + 1
     assert vectors.shape == (3 * m, 3 * m)
+
+
+@pytest.mark.parametrize("units", [1e-9, 1e-6, 1e-3, 1.0])
+@pytest.mark.parametrize("power", [0.0, -0.5, -1.0])
+@pytest.mark.parametrize("m", [2, 5])
+def test_inputs_in_any_units_beside_the_constant(units, power, m):
+    """Against 60 digits: v may be as large as x is small, with b and the constant 1 beside."""
+    rng = np.random.default_rng(m)
+    w, v, b = rng.normal(size=(3, m))
+    x, y = rng.normal(size=(2, 6))
+    case = case_of(w, units**power * v, b, units * x, y)
+    exact = np.asarray(exact_eigenvalues(case.exact_hessian), dtype=float)
+    spectrum = case.hessian_operator.spectrum()
+    assert spectrum.method == "narrow twin"
+    tolerance = 1e-13 * np.abs(exact).max()
+    np.testing.assert_allclose(spectrum.eigenvalues, exact, rtol=0, atol=tolerance)

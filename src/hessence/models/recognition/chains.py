@@ -27,8 +27,7 @@ from hessence.networks.linear.linear_hessian import LinearHessian
 from hessence.networks.linear.range_reduction import range_size
 from hessence.networks.linear.twin_blocks import TwinReduction
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
-from hessence.networks.scalar.cellwise import CellwiseHessian
-from hessence.networks.scalar.products import gram
+from hessence.networks.scalar.cells import CellProducts, Cells
 from hessence.networks.scalar.scalar_affine import ScalarAffine
 from hessence.networks.scalar.scalar_linear import ScalarLinear
 from hessence.networks.scalar.scalar_relu import ScalarReLU
@@ -76,21 +75,19 @@ class _Cells(nn.Module):  # type: ignore[misc]
         return torch.where(x > 0, plus * x, minus * x)
 
 
-def _cells_of_any_loss(candidate: Candidate, w: Tensor, v: Tensor) -> CellwiseHessian:
+def _cells_of_any_loss(candidate: Candidate, w: Tensor, v: Tensor) -> CellProducts:
     """Return the Hessian from the derivatives of the loss in the cells' coefficients."""
     if (v == 0).any():
         raise ValueError(
             f"layer {candidate.layers[0].name!r} has a weight of zero, where a ReLU has a kink and "
             "the loss no Hessian."
         )
-    masks = torch.stack([v > 0, v < 0])
-    cell_w, cell_v = (torch.where(masks, a, torch.zeros_like(a)) for a in (w, v))
-    numbers, x = gram(cell_w, cell_v), candidate.x
-    gradient, hessian = _derivatives(candidate, _Cells(numbers.inner))
+    cells, x = Cells(w, v), candidate.x
+    gradient, hessian = _derivatives(candidate, _Cells(cells.gram.inner))
     if hessian[0, 1] != 0:
         raise ValueError("the loss couples samples, and is not a sum over them.")
     populated = (bool((x > 0).any()), bool((x <= 0).any()))
-    return CellwiseHessian(cell_w, cell_v, masks, gradient, hessian.diagonal(), numbers, populated)
+    return cells.hessian(gradient, hessian.diagonal(), populated)
 
 
 # Chains of any width.

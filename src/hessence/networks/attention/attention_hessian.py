@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 import array_api_compat as api
 
 from hessence._common.arrays import Array, stack_rows, zero_rows
+from hessence.networks.scalar.gram import Gram
 from hessence.networks.scalar.products import (
-    Gram,
     Part,
     Products,
     bulk_isometry,
@@ -127,8 +127,7 @@ class AttentionHessian(Hessian):
             s.gamma[..., None],
             s.zeta[..., None],
             self.numbers.at(None),
-            suffixes=("",),
-            # Here the functional part bends as well: it has a ζ of its own.
+            # Here the functional part has a second derivative as well: a ζ of its own.
             part="ggn" if self.part == "ggn" else "hessian",
         )
 
@@ -173,7 +172,7 @@ class AttentionHessian(Hessian):
         bulk = [
             Subspaces(
                 ("bulk",),
-                lambda _, sign=sign: bulk_isometry(self.w_k, self.w_q, sign, self._place),  # type: ignore[misc]
+                lambda _, sign=sign: bulk_isometry(sign, self.w_k, self.w_q, self._place),  # type: ignore[misc]
                 m - 1,
                 matrix=(sign * s.gamma)[..., None, None],
             )

@@ -19,7 +19,7 @@ from hessence.networks.attention.attention_hessian import Scalars, outlier_block
 from hessence.networks.attention.attention_network import Sequences
 from hessence.networks.descent import Descent, Moving
 from hessence.networks.scalar.descent import OPPOSITE, gram_along
-from hessence.networks.scalar.products import Gram
+from hessence.networks.scalar.gram import Gram
 from hessence.spectra.small_eigen import eigenvalues
 
 CHUNK = 512

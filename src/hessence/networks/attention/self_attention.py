@@ -15,7 +15,7 @@ from hessence.networks.attention.activations import Softmax, as_activation
 from hessence.networks.attention.attention_hessian import AttentionHessian, Scalars
 from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
 from hessence.networks.attention.descent import AttentionDescent
-from hessence.networks.scalar.products import Gram, gram
+from hessence.networks.scalar.gram import Gram, gram
 
 CACHE = 2**15
 """How many attention weights are worked on at a time."""

@@ -7,9 +7,10 @@ The loss depends on :math:`\beta = (\langle w, v\rangle, \langle w, b\rangle)`, 
           d\beta = (\langle dw, v\rangle + \langle w, dv\rangle,
                     \langle dw, b\rangle + \langle w, db\rangle).
 
-Turning (v, b) so that :math:`\delta = (h, 0)` leaves :math:`2h\langle dw, dv'\rangle` of the second
-term. Then db′ ⟂ w is flat, and hidden directions orthogonal to w, v and b see nothing but
-:math:`\pm h`.
+This is the narrow twin of the product :math:`w^\top (v, b)` with the input (x, 1). Where the
+assumptions of the paper hold, its block splits: turning (v, b) to (v′, b′) so that
+:math:`\delta = (h, 0)` leaves :math:`2h\langle dw, dv'\rangle` of the second term, a pair on the
+directions w ± v′, a triple, and zeros.
 """
 
 from __future__ import annotations
@@ -20,17 +21,11 @@ from functools import cached_property
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, constant, epsilon, nonzero, stack_rows, unit
+from hessence._common.arrays import Array, epsilon, nonzero, stack_rows, transpose, unit
 from hessence._common.summation import exact_product
-from hessence.networks.scalar.products import (
-    HALF,
-    Part,
-    gram,
-    pair_block,
-    pair_isometry,
-    swap_blocks,
-    swap_isometry,
-)
+from hessence.networks.scalar.gram import gram, outlier_pair
+from hessence.networks.scalar.products import HALF, Part, pair_isometry
+from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.frames import Frame
 from hessence.spectra.operators import Hessian
 from hessence.spectra.small_eigen import eigenvalues
@@ -49,9 +44,9 @@ class AffineHessian(Hessian):
     ----------
     w, v, b : array (..., m)
         The weights.
-    slope : array (..., 2)
+    gradient : array (..., 2)
         The gradient δ of the loss in the two products.
-    curvature : array (..., 2, 2)
+    loss_hessian : array (..., 2, 2)
         Its Hessian S in them.
     part : str
         Which of the Hessian and its two parts this is.
@@ -60,8 +55,8 @@ class AffineHessian(Hessian):
     w: Array
     v: Array
     b: Array
-    slope: Array
-    curvature: Array
+    gradient: Array
+    loss_hessian: Array
     part: Part = "hessian"
 
     @property
@@ -73,12 +68,12 @@ class AffineHessian(Hessian):
     @property
     def ggn(self) -> AffineHessian:
         """The Gauss–Newton part."""
-        return replace(self, slope=0 * self.slope, part="ggn")
+        return replace(self, gradient=0 * self.gradient, part="ggn")
 
     @property
     def functional(self) -> AffineHessian:
         """The functional part."""
-        return replace(self, curvature=0 * self.curvature, part="functional")
+        return replace(self, loss_hessian=0 * self.loss_hessian, part="functional")
 
     @property
     def _reference(self) -> Array:
@@ -87,27 +82,30 @@ class AffineHessian(Hessian):
     def trace(self) -> Array:
         """Return tr(S N), N = J Jᵀ the Gram matrix of the two products' gradients."""
         xp = api.array_namespace(self.w)
-        return xp.sum(self.curvature * self._jacobian_gram, axis=(-2, -1))
+        return xp.sum(self.loss_hessian * self._jacobian_gram, axis=(-2, -1))
 
     def squared_norm(self) -> Array:
         """Return 2m ‖δ‖² + 4 βᵀSδ + tr(S N S N)."""
         xp = api.array_namespace(self.w)
         m = int(self.w.shape[-1])
         beta = xp.stack([xp.vecdot(self.w, self.v), xp.vecdot(self.w, self.b)], axis=-1)
-        bent = xp.matmul(self.curvature, self._jacobian_gram)
-        swap = 2 * m * self.slope + 4 * xp.matmul(self.curvature, beta[..., None])[..., 0]
-        return xp.vecdot(swap, self.slope) + xp.sum(bent * xp.matrix_transpose(bent), axis=(-2, -1))
+        both = xp.matmul(self.loss_hessian, self._jacobian_gram)
+        swap = 2 * m * self.gradient + 4 * xp.matmul(self.loss_hessian, beta[..., None])[..., 0]
+        return xp.vecdot(swap, self.gradient) + xp.sum(both * transpose(both), axis=(-2, -1))
 
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
+        method = "closed form"
         match self.part:
             case "functional":
-                return Spectrum(self._functional_blocks(), "closed form")
+                families = self._functional_families()
             case "ggn":
-                return Spectrum(self._ggn_blocks(), "closed form")
-        if self._theorem_applies():
-            return Spectrum(self._theorem_blocks(), "closed form")
-        return Spectrum(self._twin_blocks(), "narrow twin")
+                families = self._ggn_families()
+            case _ if self._theorem_applies():
+                families = self._theorem_families()
+            case _:
+                method, families = "narrow twin", self._twin_families()
+        return Spectrum(families, method, operator=self)
 
     def _apply(self, columns: Array) -> Array:
         xp = api.array_namespace(self.w)
@@ -115,8 +113,8 @@ class AffineHessian(Hessian):
         dv, db, dw = (columns[..., i * m : (i + 1) * m, :] for i in range(3))
         w, v, b = (a[..., None] for a in (self.w, self.v, self.b))
         along = [xp.sum(w * dv + v * dw, axis=-2), xp.sum(w * db + b * dw, axis=-2)]
-        bent = xp.matmul(self.curvature, xp.stack(along, axis=-2))
-        of_v, of_b = (self.slope[..., i, None, None] for i in range(2))
+        bent = xp.matmul(self.loss_hessian, xp.stack(along, axis=-2))
+        of_v, of_b = (self.gradient[..., i, None, None] for i in range(2))
         on_v, on_b = bent[..., 0:1, :], bent[..., 1:2, :]
         return stack_rows(
             of_v * dw + w * on_v,
@@ -132,18 +130,43 @@ class AffineHessian(Hessian):
         rows = [xp.stack([ww + vv, vb], axis=-1), xp.stack([vb, ww + bb], axis=-1)]
         return xp.stack(rows, axis=-2)
 
-    # The turned coordinates: v′ and b′ are v and b rotated so that the slope points along v′.
+    def _twin_families(self) -> list[Subspaces]:
+        """Return the families for any data and any weights."""
+
+        def place(dB: Array, dA: Array) -> Array:
+            return stack_rows(*map(transpose, (dB[..., 0], dB[..., 1], dA[..., 0, :])))
+
+        xp = api.array_namespace(self.w)
+        both = xp.stack([self.v, self.b], axis=-1)
+        gradient = self.gradient[..., None, :]
+        twin = TwinSubspaces(both, self.w[..., None, :], gradient, place)
+        first, second, r = twin.twin.W1, twin.twin.W2, twin.twin.width
+        narrow = replace(self, w=second[..., 0, :], v=first[..., 0], b=first[..., 1])
+
+        def products(coordinates: Array) -> Array:
+            rows = transpose(narrow @ place(*twin.embed(coordinates)))
+            dv, db, dw = (rows[..., i * r : (i + 1) * r] for i in range(3))
+            return twin.project(xp.stack([dv, db], axis=-1), dw[..., None, :])
+
+        # There is one bulk, and its label needs no number.
+        rest = (
+            replace(f, labels=(f.labels[0].partition("/")[0],), members=f.members and ("",))
+            for f in twin.outside()
+        )
+        return [twin.inside("outlier/twin", products), *rest]
+
+    # The turned coordinates: v′ and b′ are v and b rotated so that the gradient points along v′.
 
     @cached_property
     def _height(self) -> Array:
         """Return h = ‖δ‖."""
-        return api.array_namespace(self.w).hypot(self.slope[..., 0], self.slope[..., 1])
+        return api.array_namespace(self.w).hypot(self.gradient[..., 0], self.gradient[..., 1])
 
     @cached_property
     def _turn(self) -> tuple[Array, Array]:
-        """Return cosine and sine of the rotation; none where the slope vanishes."""
+        """Return cosine and sine of the rotation; none where the gradient vanishes."""
         xp = api.array_namespace(self.w)
-        direction = unit(self.slope)
+        direction = unit(self.gradient)
         still = self._height == 0
         cosine = xp.where(still, xp.ones_like(self._height), direction[..., 0])
         return cosine, direction[..., 1]
@@ -153,96 +176,45 @@ class AffineHessian(Hessian):
         cosine, sine = (t[..., None] for t in self._turn)
         return cosine * self.v + sine * self.b, cosine * self.b - sine * self.v
 
-    @cached_property
-    def _turned_curvature(self) -> Array:
-        xp = api.array_namespace(self.w)
-        cosine, sine = self._turn
-        rows = [xp.stack([cosine, -sine], axis=-1), xp.stack([sine, cosine], axis=-1)]
-        rotation = xp.stack(rows, axis=-2)
-        return xp.matmul(xp.matrix_transpose(rotation), xp.matmul(self.curvature, rotation))
-
     def _place(self, along: Array, across: Array, on_w: Array) -> Array:
         """Turn vectors (dv′, db′, dw) back and stack them in the order (v, b, w)."""
         cosine, sine = (t[..., None, None] for t in self._turn)
         return stack_rows(cosine * along - sine * across, sine * along + cosine * across, on_w)
 
-    def _place_pair(self, along: Array, on_w: Array) -> Array:
-        return self._place(along, 0 * along, on_w)
-
-    # The general reduction.
-
-    def _twin_blocks(self) -> list[Subspaces]:
-        xp = api.array_namespace(self.w)
-        m = int(self.w.shape[-1])
-        stack = xp.stack([self.w, *self._turned], axis=-1)
-        # The basis is a constant: eigenvalues do not depend on it, and so gradients are right.
-        frame = Frame(constant(stack))
-        r = frame.rank
-        inside = frame.coordinates(stack)
-        w, along, across = (inside[..., i] for i in range(3))
-        zero, length = 0 * w, xp.sqrt(xp.vecdot(w, w))[..., None]
-        # Coordinates of the block: dw and dv′ in the span of (w, v, b), and db′ along w.
-        jacobian = stack_rows(
-            xp.concat([along, w, 0 * length], axis=-1)[..., None, :],
-            xp.concat([across, zero, length], axis=-1)[..., None, :],
-        )
-        matrix = xp.matmul(
-            xp.matrix_transpose(jacobian), xp.matmul(self._turned_curvature, jacobian)
-        )
-        order = 2 * r + 1
-        shift = xp.eye(order, k=r, dtype=self.dtype, device=api.device(self.w))
-        shift = xp.where(xp.arange(order, device=api.device(self.w)) < 2 * r, shift, 0 * shift)
-        swap = shift + xp.matrix_transpose(shift)
-        matrix = matrix + self._height[..., None, None] * swap
-
-        def isometry(_: int) -> Isometry:
-            def carry(coordinates: Array, copies: Array) -> Array:
-                c = coordinates[..., None] * copies
-                on_w, on_v = frame.span(c[..., :r, :]), frame.span(c[..., r : 2 * r, :])
-                on_b = Frame(self.w[..., None]).span(c[..., 2 * r :, :])
-                return self._place(on_v, on_b, on_w)
-
-            return carry
-
-        twin = Subspaces(("outlier/twin",) * (2 * r + 1), isometry, matrix=matrix)
-        return [twin, *self._bulk_blocks(m - r, lambda _: frame), self._flat_block()]
-
-    def _bulk_blocks(self, multiplicity: int, frame: Callable[[int], Frame]) -> list[Subspaces]:
-        """Return ±h on (dv′, dw) = (z, ±z)/√2, z in the complement of a frame."""
+    def _bulk(self, count: int, frame: Callable[[int], Frame] | None = None) -> list[Subspaces]:
+        """Return ±h on (dv′, dw) = (z, ±z)/√2 with any z, or z in the complement of a frame."""
 
         def isometry(sign: int) -> Callable[[int], Isometry]:
-            def carry(coordinates: Array, copies: Array) -> Array:
-                half = HALF * frame(sign).complement(coordinates[..., None] * copies)
-                return self._place_pair(half, sign * half)
+            def embed(coordinates: Array, copies: Array) -> Array:
+                half = HALF * coordinates[..., None] * copies
+                half = half if frame is None else frame(sign).complement(half)
+                return self._place(half, 0 * half, sign * half)
 
-            return lambda _: carry
+            return lambda _: embed
 
+        height = self._height[..., None]
         return [
-            Subspaces(
-                ("bulk",),
-                isometry(sign),
-                multiplicity,
-                matrix=(sign * self._height)[..., None, None],
-            )
-            for sign in (1, -1)
+            Subspaces(("bulk",), isometry(sign), count, values=sign * height) for sign in (1, -1)
         ]
 
-    def _flat_block(self) -> Subspaces:
-        """Return the directions db′ ⟂ w."""
+    def _flat(self, count: int, embed: Callable[[Array], Array]) -> Subspaces:
+        """Return directions that the loss does not see."""
+        return Subspaces(
+            ("flat",),
+            lambda _: lambda coordinates, copies: embed(coordinates[..., None] * copies),
+            count,
+            values=0 * self._height[..., None],
+        )
 
-        def carry(coordinates: Array, copies: Array) -> Array:
-            on_b = Frame(self.w[..., None]).complement(coordinates[..., None] * copies)
-            return self._place(0 * on_b, on_b, 0 * on_b)
-
-        zero = 0 * self._height[..., None, None]
-        return Subspaces(("flat",), lambda _: carry, int(self.w.shape[-1]) - 1, matrix=zero)
+    def _on_b(self, vectors: Array) -> Array:
+        return self._place(0 * vectors, vectors, 0 * vectors)
 
     # The paper's theorem.
 
     def _theorem_applies(self) -> bool:
         xp = api.array_namespace(self.w)
         tolerance = ASSUMPTION_TOLERANCE * epsilon(self.w)
-        s = self.curvature
+        s = self.loss_hessian
         ww, vv, bb = (xp.vecdot(a, a) for a in (self.w, self.v, self.b))
         isotropic = xp.maximum(xp.abs(s[..., 0, 0] - s[..., 1, 1]), xp.abs(s[..., 0, 1]))
         checks = [
@@ -254,99 +226,75 @@ class AffineHessian(Hessian):
         ]
         return all(bool(xp.all(check)) for check in checks)
 
-    def _theorem_blocks(self) -> list[Subspaces]:
-        xp = api.array_namespace(self.w)
+    def _theorem_families(self) -> list[Subspaces]:
+        xp, m = api.array_namespace(self.w), int(self.w.shape[-1])
         along, across = self._turned
         cosine, sine = self._turn
+        s = self.loss_hessian[..., 0, 0]
         # ⟨w, v′⟩ from ⟨w, v⟩ and ⟨w, b⟩, before the rounding of v′ can be magnified in it.
         inner = cosine * xp.vecdot(self.w, self.v) + sine * xp.vecdot(self.w, self.b)
-        numbers = replace(gram(self.w[..., None, :], along[..., None, :]), inner=inner[..., None])
-        pair = pair_block(
-            numbers,
-            self._height[..., None],
-            self.curvature[..., 0, 0, None],
-            ("/pair",),
-            lambda _: pair_isometry(self.w, along, self._place_pair),
+        pair = outlier_pair(replace(gram(self.w, along), inner=inner), self._height, s)
+        # By assumption ‖b′‖ = ‖v‖ = ‖b‖, but only b′ gives eigenvalues their right derivatives.
+        triple = _triple_values(
+            self._height, s * xp.vecdot(across, across), s * xp.vecdot(self.w, self.w)
         )
+        of_w = Frame(self.w[..., None])
+
+        def embed_triple(coordinates: Array, copies: Array) -> Array:
+            c, frame = coordinates[..., None] * copies, Frame(across[..., None])
+            on_w, on_v = frame.span(c[..., 0:1, :]), frame.span(c[..., 1:2, :])
+            return self._place(on_v, of_w.span(c[..., 2:3, :]), on_w)
 
         def rest(sign: int) -> Frame:
             return Frame(xp.stack([across, self.w + sign * along], axis=-1))
 
-        bulk = self._bulk_blocks(int(self.w.shape[-1]) - 2, rest)
-        return [pair, self._triple_block(), *bulk, self._flat_block()]
-
-    def _triple_block(self) -> Subspaces:
-        """Return the block of dw and dv′ along b′ and db′ along w."""
-        xp = api.array_namespace(self.w)
-        s = self.curvature[..., 0, 0]
-        # By assumption ‖b′‖ = ‖v‖ = ‖b‖, but only b′ gives eigenvalues their right derivatives.
-        on_b = s * xp.vecdot(self._turned[1], self._turned[1])
-        on_w = s * xp.vecdot(self.w, self.w)
-        length = xp.sqrt(xp.abs(on_b)) * xp.sqrt(xp.abs(on_w))
-        mixed = xp.where(s < 0, -length, length)
-        h, zero = self._height, 0 * self._height
-        rows = [[on_b, h, mixed], [h, zero, zero], [mixed, zero, on_w]]
-        matrix = xp.stack([xp.stack(row, axis=-1) for row in rows], axis=-2)
-
-        def carry(coordinates: Array, copies: Array) -> Array:
-            c = coordinates[..., None] * copies
-            frame = Frame(self._turned[1][..., None])
-            on_w, on_v = frame.span(c[..., 0:1, :]), frame.span(c[..., 1:2, :])
-            return self._place(on_v, Frame(self.w[..., None]).span(c[..., 2:3, :]), on_w)
-
-        labels = ("outlier/triple",) * 3
-        return Subspaces(labels, lambda _: carry, matrix=matrix, values=_triple_values(matrix))
+        of_pair = pair_isometry(self.w, along, lambda dv, dw: self._place(dv, 0 * dv, dw))
+        return [
+            Subspaces(("outlier/pair",) * 2, lambda _: of_pair, values=xp.stack(pair, axis=-1)),
+            Subspaces(("outlier/triple",) * 3, lambda _: embed_triple, values=triple),
+            *self._bulk(m - 2, rest),
+            self._flat(m - 1, lambda z: self._on_b(of_w.complement(z))),
+        ]
 
     # The two parts.
 
-    def _ggn_blocks(self) -> list[Subspaces]:
+    def _ggn_families(self) -> list[Subspaces]:
         xp = api.array_namespace(self.w)
         zero = 0 * self.w
         gradients = [[self.w, zero, self.v], [zero, self.w, self.b]]
         jacobian = xp.stack([xp.concat(g, axis=-1) for g in gradients], axis=-1)
         frame = Frame(jacobian)
         root = frame.coordinates(jacobian)
-        matrix = xp.matmul(root, xp.matmul(self.curvature, xp.matrix_transpose(root)))
+        matrix = xp.matmul(root, xp.matmul(self.loss_hessian, transpose(root)))
 
         def span(coordinates: Array, copies: Array) -> Array:
             return frame.span(coordinates[..., None] * copies)
 
-        def rest(coordinates: Array, copies: Array) -> Array:
-            return frame.complement(coordinates[..., None] * copies)
-
-        flat = 3 * int(self.w.shape[-1]) - 2
+        labels, values = ("outlier", "outlier"), _ggn_values(matrix, self)
         return [
-            Subspaces(
-                ("outlier", "outlier"),
-                lambda _: span,
-                matrix=matrix,
-                values=_ggn_values(matrix, self),
-            ),
-            Subspaces(("flat",), lambda _: rest, flat, matrix=0 * matrix[..., :1, :1]),
+            Subspaces(labels, lambda _: span, matrix=matrix, values=values),
+            self._flat(3 * int(self.w.shape[-1]) - 2, frame.complement),
         ]
 
-    def _functional_blocks(self) -> list[Subspaces]:
+    def _functional_families(self) -> list[Subspaces]:
         m = int(self.w.shape[-1])
-
-        def bulk(sign: int) -> Callable[[int], Isometry]:
-            return lambda _: swap_isometry(sign, self._place_pair)
-
-        def carry(coordinates: Array, copies: Array) -> Array:
-            on_b = coordinates[..., None] * copies
-            return self._place(0 * on_b, on_b, 0 * on_b)
-
-        flat = Subspaces(("flat",), lambda _: carry, m, matrix=0 * self._height[..., None, None])
-        return [*swap_blocks(self._height[..., None], m, ("",), bulk), flat]
+        return [*self._bulk(m), self._flat(m, self._on_b)]
 
 
-def _triple_values(matrix: Array) -> Array:
+def _triple_values(height: Array, of_b: Array, of_w: Array) -> Array:
     r"""Return the roots of λ²(λ − T) = h²(λ − ω), T the trace, each to full relative accuracy.
 
-    The 3 × 3 solver finds them to ε‖B‖, which is enough for the largest, λ₁ (of −B, if T < 0). The
+    They belong to the block of dw and dv′ along b′ and db′ along w,
+    [[β, h, ±√(βω)], [h, 0, 0], [±√(βω), 0, ω]] with β = s ‖b′‖² and ω = s ‖w‖². The 3 × 3 solver
+    finds them to ε‖B‖, which is enough for the largest, λ₁ (of −B, if T < 0). The
     other two are the roots of λ² + qλ − p with q = λ₁ − T = h²(λ₁ − ω)/λ₁² and p = h²ω/λ₁, neither
     of which cancels unless λ₁ is almost double; then no root is small.
     """
-    xp = api.array_namespace(matrix)
+    xp = api.array_namespace(height)
+    length = xp.sqrt(xp.abs(of_b)) * xp.sqrt(xp.abs(of_w))
+    mixed, zero = xp.where(of_b < 0, -length, length), 0 * height
+    rows = [[of_b, height, mixed], [height, zero, zero], [mixed, zero, of_w]]
+    matrix = xp.stack([xp.stack(row, axis=-1) for row in rows], axis=-2)
     scale = nonzero(xp.max(xp.abs(matrix), axis=(-2, -1)))
     sign = xp.where(
         matrix[..., 0, 0] + matrix[..., 2, 2] < 0, -xp.ones_like(scale), xp.ones_like(scale)
@@ -376,7 +324,7 @@ def _ggn_values(matrix: Array, hessian: AffineHessian) -> Array:
     xp = api.array_namespace(matrix)
     rough = eigenvalues(matrix)
     outer = xp.where(xp.abs(rough[..., 0]) < xp.abs(rough[..., 1]), rough[..., 1], rough[..., 0])
-    s = hessian.curvature
+    s = hessian.loss_hessian
     first, lost = exact_product(s[..., 0, 0], s[..., 1, 1])
     second, lost_too = exact_product(s[..., 0, 1], s[..., 0, 1])
     of_s = (first - second) + (lost - lost_too)

@@ -10,7 +10,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, epsilon, nonzero, to_numpy
-from hessence.networks.scalar.products import Gram, outlier_pair
+from hessence.networks.scalar.gram import Gram, outlier_pair
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ def dissect(w: Array, v: Array, numbers: Gram, objective: Any) -> Anatomy:
     """Take the outlier pair's larger value apart."""
     xp = api.array_namespace(w)
     variance = objective.variance
-    slope = objective.gradient(numbers.inner)
-    sharpness, other = outlier_pair(numbers, slope, objective.hessian(numbers.inner))
+    gradient = objective.gradient(numbers.inner)
+    sharpness, other = outlier_pair(numbers, gradient, objective.hessian(numbers.inner))
     radius = sharpness - other
     imbalance = variance * xp.vecdot(w + v, w - v)
     # The Gram determinant of w and v is a quarter of that of w + v and w − v; projecting one on the
@@ -84,7 +84,7 @@ def dissect(w: Array, v: Array, numbers: Gram, objective: Any) -> Anatomy:
     total, difference = w + v, w - v
     along = xp.vecdot(total, difference) / nonzero(numbers.plus)
     across = difference - along[..., None] * total
-    distance = 2 * (slope + variance * numbers.inner)
+    distance = 2 * (gradient + variance * numbers.inner)
     # No term is larger than the radius, so that dividing first keeps the squares within range.
     full = nonzero(radius)
     area = (variance * numbers.plus / full) * (variance * xp.vecdot(across, across))

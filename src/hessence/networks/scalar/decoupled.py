@@ -20,7 +20,8 @@ from hessence.data.objectives import (
     vector_objective,
 )
 from hessence.networks.network import UniformNetwork
-from hessence.networks.scalar.products import Gram, Products, gram
+from hessence.networks.scalar.gram import Gram, gram
+from hessence.networks.scalar.products import Products
 
 CORRELATION_TOLERANCE = 32
 """Inputs count as uncorrelated if abs(E[x_i x_j]) is at most this many ε of √(E[x_i²] E[x_j²])."""
@@ -40,10 +41,10 @@ class _Decoupled(UniformNetwork):
     def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
         """Return the gradient of the loss, flat, in the order (V, W), each row by row."""
         xp = api.array_namespace(self.W)
-        slope = self._objective(self._data(x, y), loss).gradient(self._gram.inner)[..., None]
+        gradient = self._objective(self._data(x, y), loss).gradient(self._gram.inner)[..., None]
         batch = self.batch_shape
         return xp.concat(
-            [xp.reshape(slope * weight, (*batch, -1)) for weight in (self.W, self.V)], axis=-1
+            [xp.reshape(gradient * weight, (*batch, -1)) for weight in (self.W, self.V)], axis=-1
         )
 
 
@@ -92,18 +93,18 @@ class DecoupledInputs(_Decoupled):
 
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
         """Return the Hessian of the loss as an operator."""
-        objective = self._objective(self._data(x, y), loss)
-        slope, curvature = objective.gradient(self._gram.inner), objective.hessian(self._gram.inner)
-        if _is_diagonal(curvature):
-            curvature = api.array_namespace(curvature).linalg.diagonal(curvature)
+        objective, g = self._objective(self._data(x, y), loss), self._gram.inner
+        gradient, hessian, far = objective.gradient(g), objective.hessian(g), None
+        diagonal = api.array_namespace(g).linalg.diagonal
+        if _is_diagonal(hessian):
+            hessian = diagonal(hessian)
         names = [f"/x{d}" for d in range(int(self.W.shape[-2]))]
-        far = None
         if isinstance(objective, VectorQuadratic) and _is_diagonal(objective.variance, 0):
             # Each input is a scalar network of its own, and as accurate as one.
-            variance = api.array_namespace(curvature).linalg.diagonal(objective.variance)
+            variance = diagonal(objective.variance)
             single = Quadratic(variance, objective.covariance, objective.square)
-            slope, far = single.gradient(self._gram.inner), single.far_gradient(self._gram.inner)
-        return Products(self.W, self.V, slope, curvature, self._gram, suffixes=names, far_slope=far)
+            gradient, far = single.gradient(g), single.far_gradient(g)
+        return Products(self.W, self.V, gradient, hessian, self._gram, names, far_gradient=far)
 
     def _predict(self, inputs: Array) -> Array:
         xp = api.array_namespace(inputs)
@@ -162,12 +163,18 @@ class DecoupledOutputs(_Decoupled):
 
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
         """Return the Hessian of the loss as an operator."""
-        objective = self._objective(self._data(x, y), loss)
-        slope, curvature = objective.gradient(self._gram.inner), objective.hessian(self._gram.inner)
+        objective, g = self._objective(self._data(x, y), loss), self._gram.inner
         names = [f"/y{k}" for k in range(int(self.W.shape[-2]))]
-        exact = isinstance(objective, Quadratic)
-        far = objective.far_gradient(self._gram.inner) if exact else None
-        return Products(self.W, self.V, slope, curvature, self._gram, suffixes=names, far_slope=far)
+        squared = isinstance(objective, Quadratic)
+        return Products(
+            self.W,
+            self.V,
+            objective.gradient(g),
+            objective.hessian(g),
+            self._gram,
+            names,
+            far_gradient=objective.far_gradient(g) if squared else None,
+        )
 
     def _predict(self, inputs: Array) -> Array:
         return inputs * self._gram.inner[..., None, :]
@@ -190,11 +197,11 @@ class DecoupledOutputs(_Decoupled):
         return xp.sum(objective.value(self._gram.inner), axis=-1)
 
 
-def _is_diagonal(curvature: Array, ulps: int = CORRELATION_TOLERANCE) -> bool:
-    xp = api.array_namespace(curvature)
-    diagonal = xp.sqrt(xp.abs(xp.linalg.diagonal(curvature)))
+def _is_diagonal(matrix: Array, ulps: int = CORRELATION_TOLERANCE) -> bool:
+    xp = api.array_namespace(matrix)
+    diagonal = xp.sqrt(xp.abs(xp.linalg.diagonal(matrix)))
     size = diagonal[..., :, None] * diagonal[..., None, :]
-    eye = xp.eye(curvature.shape[-1], dtype=xp.bool, device=api.device(curvature))
-    tolerance = ulps * epsilon(curvature)
-    small = xp.abs(curvature) <= tolerance * size
+    eye = xp.eye(matrix.shape[-1], dtype=xp.bool, device=api.device(matrix))
+    tolerance = ulps * epsilon(matrix)
+    small = xp.abs(matrix) <= tolerance * size
     return bool(xp.all(xp.logical_or(eye, small)))

@@ -25,7 +25,7 @@ from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
 from hessence.networks.descent import Descent
 from hessence.networks.scalar.anatomy import phase_of
-from hessence.networks.scalar.products import Gram, gram, outlier_pair
+from hessence.networks.scalar.gram import Gram, gram, outlier_pair
 
 EDGE = 1e-12
 """How close, in radians, a unit may come to changing sign before the weights are consulted."""
@@ -187,8 +187,8 @@ class ScalarDescent(Descent):
     def _report(self, numbers: Gram, units: Numbers) -> dict[str, Any]:
         """Turn Gram numbers (steps + 1, ..., C) into what is told, units (steps + 1, C)."""
         gradient = self._evaluate("gradient", numbers.inner)
-        curvature = self._evaluate("hessian", numbers.inner)
-        upper, lower = outlier_pair(numbers, gradient, curvature)
+        hessian = self._evaluate("hessian", numbers.inner)
+        upper, lower = outlier_pair(numbers, gradient, hessian)
         units = units.reshape(units.shape[0], *(1,) * (gradient.ndim - 2), units.shape[-1])
         pair = np.where(units > 0, upper, -np.inf)
         sharpness = np.maximum(pair, np.where(units > 1, np.abs(gradient), -np.inf))
@@ -196,7 +196,7 @@ class ScalarDescent(Descent):
         outliers = np.stack([upper, lower], axis=-1)
         return {
             "loss": self._evaluate("value", numbers.inner).sum(axis=-1),
-            "trace": (curvature * numbers.norm).sum(axis=-1),
+            "trace": (hessian * numbers.norm).sum(axis=-1),
             "sharpness": np.maximum(sharpness.max(axis=-1), np.where(flat, 0.0, -np.inf)),
             "outliers": outliers if self._cells else outliers[..., 0, :],
             "bulk": gradient if self._cells else gradient[..., 0],

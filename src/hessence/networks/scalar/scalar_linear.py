@@ -15,7 +15,8 @@ from hessence.data.objectives import Pointwise, Quadratic, scalar_objective
 from hessence.networks.network import ScalarNetwork
 from hessence.networks.scalar.anatomy import Anatomy, dissect, phase_of
 from hessence.networks.scalar.descent import ScalarDescent
-from hessence.networks.scalar.products import Gram, Products, gram
+from hessence.networks.scalar.gram import Gram, gram
+from hessence.networks.scalar.products import Products
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,23 +61,20 @@ class ScalarLinear(ScalarNetwork):
     def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
         """Return the gradient ℓ′(g) · (w, v) of the loss, flat, in the order (v, w)."""
         xp = api.array_namespace(self.w)
-        slope = self._objective(self._data(x, y), loss).gradient(self._gram.inner)
-        return slope[..., None] * xp.concat([self.w, self.v], axis=-1)
+        gradient = self._objective(self._data(x, y), loss).gradient(self._gram.inner)
+        return gradient[..., None] * xp.concat([self.w, self.v], axis=-1)
 
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
         """Return the Hessian of the loss as an operator."""
-        objective = self._objective(self._data(x, y), loss)
-        slope, curvature = objective.gradient(self._gram.inner), objective.hessian(self._gram.inner)
+        objective, g = self._objective(self._data(x, y), loss), self._gram.inner
+        squared = isinstance(objective, Quadratic)
         return Products(
             self.w[..., None, :],
             self.v[..., None, :],
-            slope[..., None],
-            curvature[..., None],
+            objective.gradient(g)[..., None],
+            objective.hessian(g)[..., None],
             self._gram.at(None),
-            suffixes=("",),
-            far_slope=objective.far_gradient(self._gram.inner)[..., None]
-            if isinstance(objective, Quadratic)
-            else None,
+            far_gradient=objective.far_gradient(g)[..., None] if squared else None,
         )
 
     def anatomy(self, x: Array, y: Array = None) -> Anatomy:

@@ -16,9 +16,8 @@ from hessence.data.moments import Moments
 from hessence.data.objectives import Pointwise, Quadratic, scalar_objective
 from hessence.networks.network import ScalarNetwork
 from hessence.networks.scalar.anatomy import CellwiseAnatomy, dissect, phase_of
-from hessence.networks.scalar.cellwise import CELLS, CellwiseHessian, unit_slopes
+from hessence.networks.scalar.cells import CELLS, CellProducts, Cells
 from hessence.networks.scalar.descent import ScalarDescent
-from hessence.networks.scalar.products import Gram, gram
 
 
 class KinkWarning(UserWarning):
@@ -31,6 +30,11 @@ class CellObjectives(NamedTuple):
     plus: Quadratic | Pointwise
     minus: Quadratic | Pointwise
     populated: tuple[bool, bool]
+
+    def each(self, name: str, inner: Array) -> Array:
+        """Evaluate a method of both cells' losses at numbers (..., 2)."""
+        values = [getattr(self[c], name)(inner[..., c]) for c in range(2)]
+        return api.array_namespace(inner).stack(values, axis=-1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,16 +80,13 @@ class ScalarReLU(ScalarNetwork):
     def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
         """Return the gradient of the loss, flat, in the order (v, w)."""
         xp = api.array_namespace(self.w)
-        slopes = self._slopes(self._objective(self._data(x, y), loss))
-        slope = unit_slopes(slopes, self._masks)
-        return xp.concat([slope * self.w, slope * self.v], axis=-1)
+        objective = self._objective(self._data(x, y), loss)
+        gradient = self._cells.spread(objective.each("gradient", self._inner))
+        return xp.concat([gradient * self.w, gradient * self.v], axis=-1)
 
-    def hessian(
-        self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse"
-    ) -> CellwiseHessian:
+    def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> CellProducts:
         """Return the Hessian of the loss as an operator."""
         xp = api.array_namespace(self.w)
-        objectives = self._objective(self._data(x, y), loss)
         dead = int(xp.sum(xp.astype(self.v == 0, xp.int64)))
         if dead:
             warn(
@@ -93,30 +94,22 @@ class ScalarReLU(ScalarNetwork):
                 "they count as dead, as in autodiff, and their directions as flat.",
                 KinkWarning,
             )
-        inner = self._gram.inner
-        curvature = [o.hessian(inner[..., c]) for c, o in enumerate(objectives[:2])]
-        far = [
-            o.far_gradient(inner[..., c])
-            for c, o in enumerate(objectives[:2])
-            if isinstance(o, Quadratic)
-        ]
-        return CellwiseHessian(
-            *self._cell_weights,
-            self._masks,
-            self._slopes(objectives),
-            xp.stack(curvature, axis=-1),
-            self._gram,
-            objectives.populated,
-            far_slope=xp.stack(far, axis=-1) if far else None,
+        objective = self._objective(self._data(x, y), loss)
+        squared = isinstance(objective.plus, Quadratic)
+        return self._cells.hessian(
+            objective.each("gradient", self._inner),
+            objective.each("hessian", self._inner),
+            objective.populated,
+            objective.each("far_gradient", self._inner) if squared else None,
         )
 
     def anatomy(self, x: Array, y: Array = None) -> CellwiseAnatomy:
         """Take the sharpness of the mean-squared error apart, in each cell."""
         xp = api.array_namespace(self.w)
-        w, v = self._cell_weights
+        w, v = self._cells.weights
         objectives = self._inhabited(self._data(x, y))
         cells = {
-            name: dissect(w[..., c, :], v[..., c, :], self._gram.at(c), objective)
+            name: dissect(w[..., c, :], v[..., c, :], self._cells.gram.at(c), objective)
             for c, (name, objective) in enumerate(zip(CELLS, objectives, strict=True))
         }
         larger = to_numpy(cells["+"].sharpness) >= to_numpy(cells["-"].sharpness)
@@ -134,10 +127,8 @@ class ScalarReLU(ScalarNetwork):
         """
         if cell not in (None, *CELLS):
             raise ValueError(f"cell must be '+' or '-', got {cell!r}.")
-        data = self._data(x, y)
-        inner = self._gram.inner
-        objectives = self._inhabited(data)
-        phases = [phase_of(inner[..., c], objective) for c, objective in enumerate(objectives)]
+        data, inner = self._data(x, y), self._inner
+        phases = [phase_of(inner[..., c], o) for c, o in enumerate(self._inhabited(data))]
         if cell is not None:
             return phases[CELLS.index(cell)]
         dictating = self.anatomy(data).dictating
@@ -156,23 +147,16 @@ class ScalarReLU(ScalarNetwork):
         return ScalarDescent(self, self._data(x, y), loss, cells=True)
 
     @cached_property
-    def _masks(self) -> Array:
-        return api.array_namespace(self.v).stack([self.v > 0, self.v < 0], axis=-2)
+    def _cells(self) -> Cells:
+        return Cells(self.w, self.v)
 
-    @cached_property
-    def _cell_weights(self) -> tuple[Array, Array]:
-        xp = api.array_namespace(self.w)
-        zero = xp.zeros_like(self.w)[..., None, :]
-        w, v = (xp.where(self._masks, a[..., None, :], zero) for a in (self.w, self.v))
-        return w, v
-
-    @cached_property
-    def _gram(self) -> Gram:
-        return gram(*self._cell_weights)
+    @property
+    def _inner(self) -> Array:
+        return self._cells.gram.inner
 
     def _predict(self, inputs: Array) -> Array:
         xp = api.array_namespace(inputs)
-        plus, minus = (self._gram.inner[..., c, None, None] for c in range(2))
+        plus, minus = (self._inner[..., c, None, None] for c in range(2))
         return xp.where(inputs > 0, plus * inputs, minus * inputs)
 
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> CellObjectives:
@@ -185,7 +169,7 @@ class ScalarReLU(ScalarNetwork):
     def _inhabited(self, data: Moments) -> list[Any]:
         """Return the cells' mean-squared errors, constant where a cell has no units to learn it."""
         xp = api.array_namespace(self.w)
-        units = xp.any(self._masks, axis=-1)
+        units = xp.any(self._cells.masks, axis=-1)
         plus, minus, _ = self._objective(data, "mse")
         objectives: tuple[Any, ...] = (plus, minus)
         return [
@@ -196,11 +180,5 @@ class ScalarReLU(ScalarNetwork):
             for c, objective in enumerate(objectives)
         ]
 
-    def _slopes(self, objectives: CellObjectives) -> Array:
-        xp = api.array_namespace(self.w)
-        inner = self._gram.inner
-        return xp.stack([o.gradient(inner[..., c]) for c, o in enumerate(objectives[:2])], axis=-1)
-
     def _value(self, objective: CellObjectives) -> Array:
-        inner = self._gram.inner
-        return objective.plus.value(inner[..., 0]) + objective.minus.value(inner[..., 1])
+        return api.array_namespace(self.w).sum(objective.each("value", self._inner), axis=-1)
