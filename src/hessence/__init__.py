@@ -31,6 +31,7 @@ from hessence.networks.attention.matrix_attention import MatrixAttention
 from hessence.networks.attention.self_attention import SelfAttention
 from hessence.networks.linear import init
 from hessence.networks.linear.deep_linear import DeepLinear
+from hessence.networks.linear.residual_linear import ResidualLinear
 from hessence.networks.linear.solutions import solution_spectrum, whiten
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
 from hessence.networks.scalar.anatomy import Anatomy, CellwiseAnatomy
@@ -80,6 +81,7 @@ __all__ = [
     "NotFiniteError",
     "Operator",
     "Outcome",
+    "ResidualLinear",
     "ScalarAffine",
     "ScalarLinear",
     "ScalarReLU",

@@ -98,7 +98,7 @@ def test_a_batch_of_networks_keeps_all_directions():
     W1[1] = W2[1].T @ np.ones((1, 2))
     x, y = rng.normal(size=(9, 2)), rng.normal(size=(9, 1))
     H = hs.TwoLayerLinear(W1, W2).hessian(x, y)
-    twin = TwinSubspaces(W1, W2, H.gradient, lambda dB, dA: H.join([dB, dA]))
+    twin = TwinSubspaces(W1, W2, H.gradient, lambda dB, dA: H.chain.join([dB, dA]))
     assert twin.twin.basis.shape == (4, 6, 3)
     assert twin.size == 7
     s = hs.Spectrum([twin.inside(), *twin.outside()], "narrow twin", operator=H)

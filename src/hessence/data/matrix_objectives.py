@@ -8,15 +8,13 @@ entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import array_api_compat as api
-import numpy as np
 
-from hessence._common.arrays import Array, constant, epsilon, largest, like, to_numpy
+from hessence._common.arrays import Array, constant, epsilon, largest
 from hessence.data.losses import PointwiseLoss, Squared, as_loss
 from hessence.data.moments import Moments
 from hessence.data.objectives import samples_of
@@ -36,6 +34,10 @@ class LossHessian(Protocol):
 
     def scaled(self, factor: float) -> LossHessian:
         """Return the map times a number."""
+
+    @property
+    def reference(self) -> Array:
+        """The array that the map is made of."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class Separable:
     def scaled(self, factor: float) -> Separable:
         """Return the map times a number."""
         return Separable(factor * self.variance, self.outputs)
+
+    @property
+    def reference(self) -> Array:
+        """The matrix Σ."""
+        return self.variance
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,11 @@ class Dense:
     def scaled(self, factor: float) -> Dense:
         """Return the map times a number."""
         return Dense(factor * self.entries)
+
+    @property
+    def reference(self) -> Array:
+        """The array of all entries."""
+        return self.entries
 
 
 @dataclass(frozen=True)
@@ -175,64 +187,6 @@ class MatrixLoss:
     def _predict(self, M: Array) -> Array:
         xp = api.array_namespace(self.x)
         return xp.matmul(self.x, xp.matrix_transpose(M))
-
-
-@dataclass(frozen=True)
-class TorchLoss:
-    """A user's PyTorch loss of (predictions, targets), differentiated by PyTorch.
-
-    Works on arrays of any kind: the K × D matrix goes to PyTorch in double precision and its
-    derivatives come back.
-    """
-
-    x: Array
-    y: Array
-    loss: Callable[[Any, Any], Any]
-
-    def value(self, M: Array) -> Array:
-        """Return the loss."""
-        return self._back(lambda m: self._loss(m).detach(), M)
-
-    def gradient(self, M: Array) -> Array:
-        """Return the gradient in M."""
-        import torch
-
-        return self._back(lambda m: torch.autograd.functional.jacobian(self._loss, m), M)
-
-    def noise(self, M: Array) -> float:
-        """Return 0: nothing is known about the rounding inside."""
-        return 0.0
-
-    def hessian(self, M: Array) -> Dense:
-        """Return the Hessian in M."""
-        import torch
-
-        return Dense(self._back(lambda m: torch.autograd.functional.hessian(self._loss, m), M))
-
-    def _back(self, function: Callable[[Any], Any], M: Array) -> Array:
-        if M.ndim > 2:
-            raise ValueError("loss must be a name or have derivatives for a batch of networks.")
-        matrix = self._torch(M)
-        result = function(matrix)
-        return like(result.numpy(), M)
-
-    def _loss(self, matrix: Any) -> Any:
-        value = self.loss(self._torch(self.x) @ matrix.T, self._targets())
-        if getattr(value, "ndim", None) != 0:
-            raise ValueError("loss must return a single number, reduced over samples and outputs.")
-        return value
-
-    def _targets(self) -> Any:
-        import torch
-
-        values = np.asarray(to_numpy(self.y) if hasattr(self.y, "shape") else self.y)
-        return torch.as_tensor(values.astype(np.int64 if values.dtype.kind in "iu" else np.float64))
-
-    @staticmethod
-    def _torch(array: Array) -> Any:
-        import torch
-
-        return torch.as_tensor(to_numpy(array).astype(np.float64))
 
 
 def matrix_objective(moments: Moments, loss: str | PointwiseLoss) -> MatrixQuadratic | MatrixLoss:

@@ -32,6 +32,9 @@ from hessence.spectra.small_eigen import eigensystem, eigenvalues
 CHUNK = 2**24
 """How many numbers the columns that are multiplied with an operator at a time may hold."""
 
+LARGEST_BLOCK = 4000
+"""The largest eigenproblem that an exact spectrum may leave to a dense solver."""
+
 Isometry = Callable[[Array, Array], Array]
 """Embeds block coordinates c (..., k) and copies Z (μ, n) as the n vectors (..., p, n) that c ⊗ Z
 stands for in parameter space; orthonormal copies give orthonormal vectors."""

@@ -255,8 +255,8 @@ def test_range_reduction_beats_the_parameter_count(dims, size):
 @given(DIMS, st.integers(0, 99), st.none() | st.integers(0, 4))
 def test_size_of_the_range_is_known_without_its_bases(dims, seed, zero):
     H = operator(random_case(dims, seed, zero=zero))
-    around = H.before[:-1], H.after[1:]
-    assert range_size(*around) == RangeReduction(H, *around).size
+    around = H.chain.before, H.chain.after
+    assert range_size(*around) == RangeReduction(H.chain, *around).size
 
 
 def test_torch_arrays_come_back_as_torch():

@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hessence.networks.linear.linear_hessian import LinearHessian
+from hessence.networks.linear.hessian import LinearHessian
 from hessence.networks.linear.range_reduction import RangeReduction, range_size
 from hessence.spectra.operators import Operator
 from hessence.spectra.spectrum import Spectrum
@@ -59,7 +59,7 @@ class AffineChain(Operator):
     @property
     def around(self) -> tuple[list[Tensor], list[Tensor]]:
         """What of the products before and after each layer its V meets."""
-        before, after = self.product.before[:-1], self.product.after[1:]
+        before, after = self.product.chain.before, self.product.chain.after
         return (
             [p[:width] for p, (_, width) in zip(before, self.sizes, strict=True)],
             [s[:, :rows] for s, (rows, _) in zip(after, self.sizes, strict=True)],
@@ -73,7 +73,8 @@ class AffineChain(Operator):
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
         before, after = self.around
-        return Spectrum(RangeReduction(self, before, after).blocks(), "range reduction")
+        families = RangeReduction(self, before, after).families()
+        return Spectrum(families, "range reduction", operator=self)
 
     def split(self, columns: Tensor) -> list[Tensor]:
         """Cut parameter vectors (p, n) into matrices (n, d_ℓ, d_{ℓ−1})."""

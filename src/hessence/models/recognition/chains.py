@@ -22,10 +22,10 @@ from hessence.models.recognition.affine_chain import AffineChain
 from hessence.models.recognition.candidate import VARIABLES, Candidate
 from hessence.models.recognition.program import features
 from hessence.networks.linear.deep_linear import DeepLinear
-from hessence.networks.linear.ggn_blocks import LARGEST_BLOCK
-from hessence.networks.linear.linear_hessian import LinearHessian
+from hessence.spectra.subspaces import LARGEST_BLOCK
+from hessence.networks.linear.hessian import LinearHessian
 from hessence.networks.linear.range_reduction import range_size
-from hessence.networks.linear.twin_blocks import TwinReduction
+from hessence.networks.linear.hessian import twin_of
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
 from hessence.networks.scalar.cells import CellProducts, Cells
 from hessence.networks.scalar.scalar_affine import ScalarAffine
@@ -123,8 +123,8 @@ def _one_layer(loss_hessian: Separable) -> Spectrum:
 def _size(hessian: LinearHessian) -> int:
     """Return the size of the eigenproblem that the exact routes for any weights lead to."""
     if len(hessian.weights) == 2:
-        return TwinReduction(hessian).bound
-    return range_size(hessian.before[:-1], hessian.after[1:])
+        return twin_of(hessian).bound
+    return range_size(hessian.chain.before, hessian.chain.after)
 
 
 def _may_be_aligned(hessian: LinearHessian) -> bool:

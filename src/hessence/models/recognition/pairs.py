@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from hessence.models.recognition.candidate import VARIABLES, Candidate, NotRecognised
 from hessence.models.recognition.program import Layer
-from hessence.networks.linear.ggn_blocks import LARGEST_BLOCK
+from hessence.spectra.subspaces import LARGEST_BLOCK
 from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Columns, Subspaces

@@ -10,12 +10,11 @@ from typing import Literal
 import array_api_compat as api
 
 from hessence._common.arrays import Array, constant, transpose
-from hessence.networks.linear.ggn_blocks import LARGEST_BLOCK
 from hessence.networks.twin import narrow_twin
 from hessence.spectra.frames import Frame
 from hessence.spectra.operators import Hessian
 from hessence.spectra.spectrum import Spectrum
-from hessence.spectra.subspaces import Columns, Isometry, Subspaces
+from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Isometry, Subspaces
 
 HALF = 0.5**0.5
 

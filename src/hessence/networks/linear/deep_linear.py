@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Self
 
+import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, epsilon, floating, like, to_numpy
-from hessence.networks.linear.aligned import find_chains
-from hessence.networks.linear.ggn_blocks import balance_defect
-from hessence.networks.linear.linear_bounds import LinearBounds, bounds_of
-from hessence.networks.linear.linear_network import LinearNetwork, as_multipliers
+from hessence._common.arrays import Array, floating, like, numerical_rank, to_numpy
+from hessence.networks.linear.bounds import LinearBounds, bounds_of
+from hessence.networks.linear.gauss_newton import balance_defect
+from hessence.networks.linear.modes import find_modes
+from hessence.networks.linear.network import LinearNetwork, as_layers, as_multipliers
 
 
 class DeepLinear(LinearNetwork):
@@ -30,6 +32,9 @@ class DeepLinear(LinearNetwork):
         The layers, first to act first.
     multipliers : sequence of float, optional
         One fixed factor for each layer, as other parametrisations have them.
+    residual : bool
+        Whether the layers are I + W_ℓ, W_ℓ square. Then all that is said of W_ℓ above holds for
+        I + W_ℓ, multipliers scale I + W_ℓ, and the Hessian is in W_ℓ.
 
     Examples
     --------
@@ -41,7 +46,9 @@ class DeepLinear(LinearNetwork):
     (16, 8.0)
     """
 
-    def __init__(self, weights: Sequence[Array], multipliers: Any = None) -> None:
+    def __init__(
+        self, weights: Sequence[Array], multipliers: Any = None, residual: bool = False
+    ) -> None:
         try:
             layers = list(weights)
         except TypeError:
@@ -50,27 +57,24 @@ class DeepLinear(LinearNetwork):
             ) from None
         if not layers:
             raise ValueError("weights is empty: expected at least one layer.")
-        names = [f"weights[{i}]" for i in range(len(layers))]
-        _, *arrays = floating(**dict(zip(names, layers, strict=True)))
-        for name, array in zip(names, arrays, strict=True):
-            if array.ndim < 2:
-                raise ValueError(
-                    f"{name} must have shape (..., d_out, d_in), got {tuple(array.shape)}."
-                )
-        for i in range(1, len(arrays)):
-            below, here = arrays[i - 1], arrays[i]
-            if here.shape[-1] != below.shape[-2]:
-                raise ValueError(
-                    f"{names[i]} must take the {below.shape[-2]} outputs of the layer before, "
-                    f"got shape {tuple(here.shape)}."
-                )
-            if tuple(here.shape[:-2]) != tuple(below.shape[:-2]):
-                raise ValueError(
-                    f"{names[i]} must have the batch dimensions {tuple(below.shape[:-2])} of the "
-                    f"layer before, got {tuple(here.shape[:-2])}."
-                )
-        self.weights = tuple(arrays)
-        self.multipliers = as_multipliers(multipliers, len(arrays))
+        self.weights = as_layers({f"weights[{i}]": w for i, w in enumerate(layers)})
+        self.multipliers = as_multipliers(multipliers, len(layers))
+        self.residual = bool(residual)
+        if self.residual and len(set(self.dims)) > 1:
+            raise ValueError(
+                "weights must be square and of one size for residual layers I + W, "
+                f"got widths {self.dims}."
+            )
+
+    @cached_property
+    def factors(self) -> tuple[Array, ...]:
+        """The matrices that act one after the other: W_ℓ, or I + W_ℓ with residual layers."""
+        if not self.residual:
+            return self.weights
+        reference = self.weights[0]
+        xp = api.array_namespace(reference)
+        eye = xp.eye(self.dims[0], dtype=reference.dtype, device=api.device(reference))
+        return tuple(eye + w for w in self.weights)
 
     @classmethod
     def balanced(cls, dims: Sequence[int], singular_values: Array, rng: Any = None) -> Self:
@@ -132,8 +136,7 @@ class DeepLinear(LinearNetwork):
                 f"got {plain.shape}."
             )
         left, singular, right = np.linalg.svd(plain)
-        threshold = max(plain.shape) * epsilon(matrix) * singular.max(initial=0.0)
-        rank = int((singular > threshold).sum())
+        rank = numerical_rank(like(singular, matrix), plain.shape)
         if rank > min(widths):
             raise ValueError(
                 f"dims must be at least {rank} everywhere, the rank of the product, got {widths}."
@@ -158,7 +161,7 @@ class DeepLinear(LinearNetwork):
         The largest Frobenius norm of a difference, relative to the larger of its two terms.
         """
         self._require_single("balance")
-        return balance_defect(self.weights)
+        return balance_defect(self.factors)
 
     def alignment(self, x: Array, y: Array = None) -> float:
         """Return how far network, data and gradient are from sharing their singular vectors.
@@ -167,7 +170,7 @@ class DeepLinear(LinearNetwork):
         relative to the matrix: rounding for an aligned network, of the order of 1 for a random one.
         """
         self._require_single("alignment")
-        return find_chains(self.hessian(x, y)).defect
+        return find_modes(self.hessian(x, y)).defect
 
     def bounds(self, x: Array, y: Array = None) -> LinearBounds:
         """Return what is known of the spectrum without solving for it."""
@@ -178,12 +181,8 @@ class DeepLinear(LinearNetwork):
         if self.batch_shape:
             raise ValueError(f"{name} is for one network; pick one of the batch first, as net[0].")
 
-    @property
-    def _weights(self) -> dict[str, Array]:
-        return {f"W{i}": w for i, w in enumerate(self.weights, start=1)}
-
     def _rebuild(self, weights: dict[str, Array]) -> Self:
-        return type(self)(list(weights.values()), multipliers=self.multipliers)
+        return type(self)(list(weights.values()), self.multipliers, self.residual)
 
 
 def as_widths(dims: Sequence[int]) -> tuple[int, ...]:

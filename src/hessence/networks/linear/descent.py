@@ -1,8 +1,8 @@
 r"""Gradient descent of linear networks: singular value by singular value if they are aligned.
 
-Alignment survives gradient descent: each chain's singular values follow
+Alignment survives gradient descent: each mode's singular values follow
 :math:`s_\ell \leftarrow s_\ell - \eta\,\omega \prod_{k \ne \ell} s_k` with
-:math:`\omega = c \prod_k s_k - \tau` and c, τ the chain's parts of E[x xᵀ] and E[y xᵀ], on their
+:math:`\omega = c \prod_k s_k - \tau` and c, τ the mode's parts of E[x xᵀ] and E[y xᵀ], on their
 own. Other networks are trained on their weights, from the moments of the data.
 """
 
@@ -17,24 +17,24 @@ import numpy as np
 from hessence._common.arrays import Array, Numbers, like, to_numpy
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.networks.descent import Descent, Moving, WeightDescent
-from hessence.networks.linear.aligned import Chains
-from hessence.networks.linear.linear_hessian import LinearHessian
-from hessence.networks.linear.pair_top import largest_eigenvalue
+from hessence.networks.linear.hessian import LinearHessian
+from hessence.networks.linear.modes import Modes
+from hessence.networks.linear.pair_blocks import largest_eigenvalue
 
 
 class ModeDescent(Descent):
-    """Gradient descent of an aligned network, on the singular values (L, N) of its chains."""
+    """Gradient descent of an aligned network, on the singular values (L, N) of its modes."""
 
     method = "modes"
 
-    def __init__(self, net: Any, objective: MatrixQuadratic, chains: Chains) -> None:
-        self._net, self._objective, self._chains = net, objective, chains
+    def __init__(self, net: Any, objective: MatrixQuadratic, modes: Modes) -> None:
+        self._net, self._objective, self._modes = net, objective, modes
         self.reference = net.weights[0]
-        exists = chains.place >= 0
+        exists = modes.place >= 0
         self._crosses = (exists[1:] & exists[:-1]).astype(float)
-        self._target = chains.variance * np.prod(chains.singular, axis=0) - chains.gradient
-        self.start = Moving((chains.singular,))
-        self.state_bytes = 2 * chains.singular.nbytes
+        self._target = modes.variance * np.prod(modes.singular, axis=0) - modes.gradient
+        self.start = Moving((modes.singular,))
+        self.state_bytes = 2 * modes.singular.nbytes
 
     def gradient(self, coordinates: tuple[Array, ...]) -> tuple[Array, ...]:
         """Return ω Π_{k≠ℓ} s_k."""
@@ -44,18 +44,18 @@ class ModeDescent(Descent):
 
     def network(self, state: Moving) -> Any:
         """Return the network with the singular values of a state."""
-        chains, (singular,) = self._chains, state.coordinates
+        modes, (singular,) = self._modes, state.coordinates
         layers = {}
         for i, name in enumerate(self._net._weights):
-            both = (chains.place[i] >= 0) & (chains.place[i + 1] >= 0)
-            left = chains.bases[i + 1][:, chains.place[i + 1][both]]
-            right = chains.bases[i][:, chains.place[i][both]]
+            both = (modes.place[i] >= 0) & (modes.place[i + 1] >= 0)
+            left = modes.bases[i + 1][:, modes.place[i + 1][both]]
+            right = modes.bases[i][:, modes.place[i][both]]
             layers[name] = like((left * singular[i][both]) @ right.T, self.reference)
         return self._net._rebuild(layers)
 
     def hessian(self, state: Moving) -> Any:
         """Return the Hessian at a state."""
-        return self.network(state)._hessian_of(self._objective)
+        return self.network(state).hessian_of(self._objective)
 
     def measure(self, states: Iterable[Moving]) -> dict[str, Numbers]:
         """Return loss and trace at each state."""
@@ -67,25 +67,25 @@ class ModeDescent(Descent):
     def sharpness(self, states: Iterable[Moving]) -> Numbers:
         """Return the largest eigenvalue at each state, found among the pairs."""
         moved = (
-            replace(self._chains, singular=singular, gradient=self._omega(singular))
+            replace(self._modes, singular=singular, gradient=self._omega(singular))
             for (singular,), _ in states
         )
-        return np.asarray([largest_eigenvalue(chains) for chains in moved])
+        return np.asarray([largest_eigenvalue(modes) for modes in moved])
 
     def _omega(self, singular: Numbers) -> Numbers:
         product = np.prod(singular, axis=0)
-        return np.asarray(self._chains.variance * product - self._target)
+        return np.asarray(self._modes.variance * product - self._target)
 
     def _excess(self, singular: Numbers) -> float:
         """Return the loss above the least: Σ ω² / 2c."""
-        omega, variance = self._omega(singular), self._chains.variance
+        omega, variance = self._omega(singular), self._modes.variance
         seen = variance > 0
         return float(np.sum(omega[seen] ** 2 / variance[seen])) / 2
 
     def _trace(self, singular: Numbers) -> float:
         below, above = _products(singular)
-        first, last = self._chains.place[0] >= 0, self._chains.place[-1] >= 0
-        inputs = (self._chains.variance * below**2)[:, first].sum(axis=1)
+        first, last = self._modes.place[0] >= 0, self._modes.place[-1] >= 0
+        inputs = (self._modes.variance * below**2)[:, first].sum(axis=1)
         outputs = (above**2)[:, last].sum(axis=1)
         return float(inputs @ outputs)
 
@@ -105,19 +105,19 @@ class LinearWeightDescent(WeightDescent):
 
     def gradient_of(self, net: Any) -> Array:
         """Return the gradient."""
-        H = self.hessian_of(net)
-        return H.pull(H.gradient[..., None, :, :])[..., 0]
+        gradient = self._objective.gradient(net.product)
+        return net.chain.pull(gradient[..., None, :, :])[..., 0]
 
     def hessian_of(self, net: Any) -> LinearHessian:
         """Return the Hessian, without looking for rounding in the gradient."""
         product = net.product
         return LinearHessian(
-            net.weights, self._objective.gradient(product), self._objective.hessian(product)
+            net.factors, self._objective.gradient(product), self._objective.hessian(product)
         )
 
     def hessian(self, state: Moving) -> Any:
         """Return the Hessian at a state."""
-        return self.network(state)._hessian_of(self._objective)
+        return self.network(state).hessian_of(self._objective)
 
     def sharpness(self, states: Iterable[Moving]) -> Numbers:
         """Return the largest eigenvalue at each state, by Lanczos from the one before."""

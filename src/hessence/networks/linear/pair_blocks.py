@@ -1,6 +1,6 @@
-r"""The Hessian of an aligned linear network, one block for each pair of singular directions.
+r"""The blocks of an aligned linear network, one for each pair of modes.
 
-In the coordinates :math:`D_\ell = U_\ell^\top dW_\ell U_{\ell-1}` the pair {i, j} of chains owns
+In the coordinates :math:`D_\ell = U_\ell^\top dW_\ell U_{\ell-1}` the pair {i, j} of modes owns
 the numbers :math:`D_\ell[i, j]` and :math:`D_\ell[j, i]`, at most 2L of them. The Gauss–Newton
 part of its block is :math:`c_j\, g g^\top` with
 :math:`g_\ell = \prod_{k>\ell} s_{k,i} \prod_{k<\ell} s_{k,j}`, and the same with i and j
@@ -10,85 +10,41 @@ exchanged; the functional part couples :math:`D_k[t, j]` with :math:`D_l[j, t]`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
 
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, like, to_numpy
-from hessence.networks.linear.aligned import Chains
-from hessence.networks.linear.linear_hessian import LinearHessian
-from hessence.spectra.subspaces import Isometry, Subspaces
+from hessence._common.arrays import Numbers
+from hessence.networks.linear.modes import Modes
 
 CHUNK = 2048
 """How many pairs are worked on at a time, so that their blocks stay in the cache."""
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Chains that are alike.
+class PairBlocks:
+    """The blocks of pairs of modes, from the modes' numbers."""
 
-    They exist in the same layers; `whole` ones carry from the input to the output, `null` ones have
-    no singular value and no gradient, and can be exchanged.
-    """
-
-    layers: tuple[int, ...]
-    whole: bool
-    null: bool
-    members: Numbers
-
-    @property
-    def labels(self) -> int:
-        """How many of these enter a pair on their own: each one, or one for all null ones."""
-        return 1 if self.null else len(self.members)
-
-
-class PairNames(Sequence[str]):
-    """The names of many pairs, made when they are read."""
-
-    def __init__(self, first: Numbers, second: Numbers) -> None:
-        self._first, self._second = first, second
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return PairNames(self._first[index], self._second[index])
-        return f"/{int(self._first[index])},{int(self._second[index])}"
-
-    def __len__(self) -> int:
-        return len(self._first)
-
-
-@dataclass(frozen=True)
-class PairEntries:
-    """The entries of pair blocks, from the numbers of the chains."""
-
-    chains: Chains
-    variance: Numbers
-    gradient: Numbers
+    modes: Modes
 
     @cached_property
     def _below(self) -> Numbers:
         """Π_{m<ℓ} s_m for ℓ = 1 … L, (L, N)."""
-        s = self.chains.singular
+        s = self.modes.singular
         ones = np.ones((1, s.shape[1]))
         return np.concatenate([ones, np.cumprod(s[:-1], axis=0)])
 
     @cached_property
     def _above(self) -> Numbers:
         """Π_{m>ℓ} s_m for ℓ = 1 … L, (L, N)."""
-        s = self.chains.singular
+        s = self.modes.singular
         ones = np.ones((1, s.shape[1]))
         return np.concatenate([np.cumprod(s[:0:-1], axis=0)[::-1], ones])
 
     def _middle(self, k: int, l: int) -> Numbers:  # noqa: E741 - the papers' letter
         """Π_{l<m<k} s_m, (N,)."""
-        return np.asarray(np.prod(self.chains.singular[l : k - 1], axis=0))
+        return np.asarray(np.prod(self.modes.singular[l : k - 1], axis=0))
 
     def matrices(
         self, i: Numbers, j: Numbers, forward: tuple[int, ...], backward: tuple[int, ...]
@@ -123,11 +79,11 @@ class PairEntries:
     def _add_ggn(
         self, matrix: Numbers, i: Numbers, j: Numbers, layers: tuple[int, ...], at: int
     ) -> None:
-        place = self.chains.place
+        place = self.modes.place
         if not layers:
             return
         seen = (place[-1, i] >= 0) & (place[0, j] >= 0)
-        weight = np.where(seen, self.variance[j], 0.0)
+        weight = np.where(seen, self.modes.variance[j], 0.0)
         if not weight.any():
             return
         g = [self._above[ell - 1, i] * self._below[ell - 1, j] for ell in layers]
@@ -150,7 +106,7 @@ class PairEntries:
         column: int,
     ) -> None:
         """Couple D_k[t, j] with D_l[j, t] for k > l."""
-        gradient = self.gradient[t]
+        gradient = self.modes.gradient[t]
         if not gradient.any():
             return
         for a, k in enumerate(upper):
@@ -163,184 +119,62 @@ class PairEntries:
                 matrix[column + b, row + a] += value
 
 
-@dataclass(frozen=True)
-class PairMatrices:
-    """The blocks of many pairs, made when an eigenvector is asked for."""
+def largest_eigenvalue(modes: Modes) -> float:
+    """Return the sharpness of an aligned network, solving only the pairs that can hold it.
 
-    entries: PairEntries
-    first: Numbers
-    second: Numbers
-    forward: tuple[int, ...]
-    backward: tuple[int, ...]
-    reference: Array
-
-    def __call__(self, pair: int) -> Array:
-        """Return the block of one pair."""
-        own = slice(pair, pair + 1)
-        matrix = self.entries.matrices(
-            self.first[own], self.second[own], self.forward, self.backward
-        )
-        return like(matrix[0], self.reference)
-
-
-class PairReduction:
-    """All pair blocks of an aligned network."""
-
-    def __init__(self, H: LinearHessian, chains: Chains) -> None:
-        self._hessian, self._chains = H, chains
-        self._depth = len(H.weights)
-        self._variance = chains.variance if H.part != "functional" else 0 * chains.variance
-        self._gradient = chains.gradient if H.part != "ggn" else 0 * chains.gradient
-        self._entries = PairEntries(chains, self._variance, self._gradient)
-
-    def blocks(self) -> list[Subspaces]:
-        """Return the direct sum that the Hessian is."""
-        kinds = list(self._kinds())
-        blocks: list[Subspaces | None] = []
-        for a, first in enumerate(kinds):
-            blocks.append(self._within(first))
-            blocks.append(self._diagonal(first))
-            blocks += [self._across(first, second) for second in kinds[a + 1 :]]
-        return [block for block in blocks if block is not None]
-
-    def _kinds(self) -> Iterator[Kind]:
-        """Group chains by the layers they exist in; those without any size are interchangeable."""
-        chains = self._chains
-        exists = chains.place >= 0
-        sizes = np.abs(chains.singular).max(axis=0, initial=0.0)
-        null = (sizes == 0) & (self._gradient == 0)
-        whole = np.asarray((np.abs(chains.singular) > 0).all(axis=0))
-        groups: dict[tuple[Any, ...], list[int]] = {}
-        spread = 1e-13 * float(np.abs(chains.variance).max(initial=0.0))
-        for i in range(chains.count):
-            layers = tuple(int(k) for k in np.flatnonzero(exists[:, i]))
-            key: tuple[Any, ...] = (layers, bool(whole[i]), bool(null[i]))
-            if null[i] and 0 in layers:
-                # Interchangeable means: with the same input variance, up to rounding.
-                known = [k for k in groups if k[:3] == key]
-                close = [k for k in known if abs(k[3] - chains.variance[i]) <= spread]
-                key = close[0] if close else (*key, float(chains.variance[i]))
-            groups.setdefault(key, []).append(i)
-        for key, members in groups.items():
-            yield Kind(key[0], key[1], key[2], np.asarray(members))
-
-    # Pairs of different kinds, of one kind, and of a chain with itself.
-
-    def _across(self, first: Kind, second: Kind) -> Subspaces | None:
-        a = first.members[: first.labels]
-        b = second.members[: second.labels]
-        i, j = np.repeat(a, len(b)), np.tile(b, len(a))
-        copies = (len(first.members) // first.labels) * (len(second.members) // second.labels)
-        both = first.null and second.null
-        return self._family(i, j, first, second, copies, both)
-
-    def _within(self, kind: Kind) -> Subspaces | None:
-        count = len(kind.members)
-        if count < 2:
-            return None
-        if kind.null:
-            i, j = kind.members[:1], kind.members[1:2]
-            return self._family(i, j, kind, kind, count * (count - 1) // 2, True)
-        a, b = np.triu_indices(count, k=1)
-        return self._family(kind.members[a], kind.members[b], kind, kind, 1, False)
-
-    def _diagonal(self, kind: Kind) -> Subspaces | None:
-        own = kind.members[: kind.labels]
-        copies = len(kind.members) // kind.labels
-        return self._family(own, own, kind, kind, copies, kind.null, same=True)
-
-    def _family(
-        self,
-        i: Numbers,
-        j: Numbers,
-        first: Kind,
-        second: Kind,
-        copies: int,
-        flat: bool,
-        same: bool = False,
-    ) -> Subspaces | None:
-        forward = _crossings(first.layers, second.layers)
-        backward = () if same else _crossings(second.layers, first.layers)
-        size = len(forward) + len(backward)
-        if size == 0 or len(i) == 0:
-            return None
-        values = self._entries.eigenvalues(i, j, forward, backward)
-        outputs = self._outputs(first, second) + (0 if same else self._outputs(second, first))
-        heads = {2: "dominant", 1: "mixed", 0: "bulk"}
-        head = heads[first.whole + second.whole] if self._variance.any() else "bulk"
-        labels = (head,) * outputs + ("bulk",) * (size - outputs)
-        if flat or not values.any():
-            labels = ("flat",) * size
-        members = self._members(i, j, first, second, copies, same)
-
-        def isometry(sibling: int) -> Isometry:
-            return self._isometry(members(sibling), forward, backward)
-
-        reference = self._hessian.gradient
-        return Subspaces(
-            labels,
-            isometry,
-            copies,
-            PairNames(i, j),
-            matrix=PairMatrices(self._entries, i, j, forward, backward, reference),
-            values=like(values, reference),
-        )
-
-    def _outputs(self, first: Kind, second: Kind) -> int:
-        """Return 1 if the Gauss–Newton part has a direction for output i and input j, else 0."""
-        return int(self._depth in first.layers and 0 in second.layers)
-
-    def _members(
-        self, i: Numbers, j: Numbers, first: Kind, second: Kind, copies: int, same: bool
-    ) -> Callable[[int], tuple[Numbers, Numbers]]:
-        """Return the pairs of chains that a sibling's copies stand for."""
-
-        def of(sibling: int) -> tuple[Numbers, Numbers]:
-            if copies == 1:
-                return i[sibling : sibling + 1], j[sibling : sibling + 1]
-            if same:
-                return first.members, first.members
-            if first is second:
-                a, b = np.triu_indices(len(first.members), k=1)
-                return first.members[a], first.members[b]
-            left = first.members if first.null else i[sibling : sibling + 1]
-            right = second.members if second.null else j[sibling : sibling + 1]
-            return np.repeat(left, len(right)), np.tile(right, len(left))
-
-        return of
-
-    def _isometry(
-        self,
-        pairs: tuple[Numbers, Numbers],
-        forward: tuple[int, ...],
-        backward: tuple[int, ...],
-    ) -> Isometry:
-        i, j = pairs
-        bases, place = self._chains.bases, self._chains.place
-
-        def carry(coordinates: Array, copies: Array) -> Array:
-            reference = coordinates
-            c, z = to_numpy(coordinates), to_numpy(copies)
-            pieces = []
-            for ell in range(1, self._depth + 1):
-                n = z.shape[1]
-                total = np.zeros((n, bases[ell].shape[0], bases[ell - 1].shape[0]))
-                for layers, at, out, inn in (
-                    (forward, 0, i, j),
-                    (backward, len(forward), j, i),
-                ):
-                    if ell not in layers:
-                        continue
-                    weight = c[at + layers.index(ell)]
-                    left = bases[ell][:, place[ell, out]]
-                    right = bases[ell - 1][:, place[ell - 1, inn]]
-                    total += weight * np.einsum("aq,qn,bq->nab", left, z, right, optimize=True)
-                pieces.append(like(total, reference))
-            return self._hessian.join(pieces)
-
-        return carry
+    A pair's largest eigenvalue is at most that of its Gauss–Newton part plus the Frobenius norm of
+    its functional part. Both bounds come for all pairs from two matrix products; the exact solver
+    sees the pairs whose bound exceeds the best value found among the modes with themselves.
+    """
+    s, exists = modes.singular, modes.place >= 0
+    count = modes.count
+    ones = np.ones((1, count))
+    below = np.concatenate([ones, np.cumprod(s[:-1], axis=0)]) * exists[:-1]
+    above = np.concatenate([np.cumprod(s[:0:-1], axis=0)[::-1], ones]) * exists[1:]
+    reach = np.where(exists[-1], 1.0, 0.0)
+    ggn = ((above**2) * reach).T @ (below**2 * np.where(exists[0], modes.variance, 0.0))
+    functional = _functional_squares(modes, below, above)
+    bound = np.maximum(ggn, ggn.T) + np.sqrt(2 * (functional + functional.T))
+    every = np.arange(count)
+    best = float(_largest_of_pairs(modes, every, every).max(initial=0.0))
+    first, second = np.nonzero(np.triu(bound, k=1) > best)
+    # The likeliest pairs first: they raise the bar for the rest.
+    order = np.argsort(-bound[first, second], kind="stable")
+    for start in range(0, len(order), 4096):
+        own = order[start : start + 4096]
+        i, j = first[own], second[own]
+        open_pairs = bound[i, j] > best
+        if not open_pairs.any():
+            break
+        values = _largest_of_pairs(modes, i[open_pairs], j[open_pairs])
+        best = max(best, float(values.max()))
+    return best
 
 
-def _crossings(out: tuple[int, ...], inn: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the layers ℓ for which D_ℓ[out, in] exists."""
-    return tuple(ell for ell in out if ell - 1 in inn)
+def _functional_squares(modes: Modes, below: Numbers, above: Numbers) -> Numbers:
+    """Return Σ_{k>l} of the squared couplings for gradient of t and middle of j, (N, N)."""
+    depth, count = modes.singular.shape
+    outer, middle = [], []
+    for k in range(2, depth + 1):
+        for l in range(1, k):  # noqa: E741 - the papers' letter
+            outer.append((above[k - 1] * below[l - 1] * modes.gradient) ** 2)
+            middle.append(np.prod(modes.singular[l : k - 1], axis=0) ** 2)
+    if not outer:
+        return np.zeros((count, count))
+    return np.asarray(np.stack(outer).T @ np.stack(middle))
+
+
+def _largest_of_pairs(modes: Modes, i: Numbers, j: Numbers) -> Numbers:
+    """Return the largest eigenvalue of the block of each pair (i, j), (pairs,)."""
+    depth = modes.singular.shape[0]
+    layers = tuple(range(1, depth + 1))
+    same = bool((i == j).all())
+    matrix = PairBlocks(modes).matrices(i, j, layers, () if same else layers)
+    # Coordinates that a pair does not have become zero rows, which add eigenvalues 0 only.
+    exists = modes.place >= 0
+    has = np.stack([exists[ell, i] & exists[ell - 1, j] for ell in layers], axis=-1)
+    if not same:
+        back = np.stack([exists[ell, j] & exists[ell - 1, i] for ell in layers], axis=-1)
+        has = np.concatenate([has, back], axis=-1)
+    matrix = matrix * has[:, :, None] * has[:, None, :]
+    return np.asarray(np.linalg.eigvalsh(matrix)[:, -1])

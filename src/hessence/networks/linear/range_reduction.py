@@ -14,51 +14,41 @@ from typing import Any, Protocol
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, constant, integers, numerical_rank, transpose
-from hessence.spectra.subspaces import Isometry, Subspaces
-
-CHUNK = 256
-"""How many columns are multiplied with the Hessian at a time."""
+from hessence._common.arrays import Array, constant, integers, transpose
+from hessence.spectra.frames import span
+from hessence.spectra.subspaces import Columns, Subspaces
 
 
-class LayerHessian(Protocol):
-    """A Hessian that can tell the layers' matrices in a parameter vector apart."""
+class Layers(Protocol):
+    """Tells the layers' matrices in a parameter vector apart, as a chain does."""
 
     def split(self, columns: Array) -> list[Array]:
         """Cut parameter vectors (p, n) into matrices (n, d_ℓ, d_{ℓ−1})."""
 
     def join(self, pieces: list[Array]) -> Array:
-        """Stack matrices (n, d_ℓ, d_{ℓ−1}) to parameter vectors (p, n)."""
-
-    def _apply(self, columns: Array) -> Array:
-        """Multiply columns (p, n)."""
+        """Join matrices (n, d_ℓ, d_{ℓ−1}) to parameter vectors (p, n)."""
 
 
 class RangeReduction:
-    """The reduction of one network, its bases kept for the eigenvectors.
+    """The range of the Hessian of one network, and what is flat.
 
     Parameters
     ----------
-    H : LayerHessian
-        The Hessian.
+    layers : Layers
+        The order of the parameters.
     before, after : sequence of array
         For each layer the product P of those before it and S of those after it: the Hessian sees a
         change dW only in dW P and in S dW.
     """
 
-    def __init__(self, H: LayerHessian, before: Sequence[Array], after: Sequence[Array]) -> None:
+    def __init__(self, layers: Layers, before: Sequence[Array], after: Sequence[Array]) -> None:
         self._xp = api.array_namespace(*before)
-        self._hessian = H
+        self._layers = layers
+        # The bases are constants: eigenvalues do not depend on them, and so gradients are right.
         self._bases = [
-            (self._leading(transpose(s)), self._leading(p))
+            (span(transpose(constant(s)), full=True), span(constant(p), full=True))
             for p, s in zip(before, after, strict=True)
         ]
-
-    def _leading(self, matrix: Array) -> tuple[Array, int]:
-        """Return an orthogonal matrix whose first columns span a matrix's, and how many do."""
-        # The basis is a constant: eigenvalues do not depend on it, and so gradients are right.
-        left, singular, _ = self._xp.linalg.svd(constant(matrix), full_matrices=True)
-        return left, numerical_rank(singular, matrix.shape)
 
     @cached_property
     def _active(self) -> Any:
@@ -76,62 +66,53 @@ class RangeReduction:
         """The dimension of the eigenproblem that is left."""
         return int(self._active.sum())
 
-    def blocks(self) -> list[Subspaces]:
-        """Return the block that matters and the flat rest."""
-        xp, H, reference = self._xp, self._hessian, self._bases[0][0][0]
-        eye = xp.eye(self.size, dtype=reference.dtype, device=api.device(reference))
-        columns = []
-        for start in range(0, self.size, CHUNK):
-            part = eye[:, start : min(start + CHUNK, self.size)]
-            columns.append(self._restrict(H._apply(self._carry(part, active=True))))
-        matrix = xp.concat(columns, axis=-1)
-        matrix = (matrix + transpose(matrix)) / 2
+    def families(self) -> list[Subspaces]:
+        """Return the range, one dense block, and the flat rest."""
+        reference = self._bases[0][0][0]
+        zero = self._xp.zeros((1,), dtype=reference.dtype, device=api.device(reference))
+        seen = Columns(lambda columns: self._embed(columns, self._active), self._project)
 
-        def isometry(active: bool) -> Isometry:
-            return lambda coordinates, copies: self._carry(coordinates[..., None] * copies, active)
+        def flat(coordinates: Array, copies: Array) -> Array:
+            return self._embed(coordinates[..., None] * copies, ~self._active)
 
-        flat = int(self._active.size) - self.size
-        label = ("range",) * self.size
+        count = int(self._active.size) - self.size
         return [
-            Subspaces(label, lambda _: isometry(True), matrix=matrix),
-            Subspaces(("flat",), lambda _: isometry(False), flat, matrix=0 * matrix[:1, :1]),
+            Subspaces(("range",) * self.size, lambda _: seen),
+            Subspaces(("flat",), lambda _: flat, count, values=zero),
         ]
 
-    def _carry(self, coordinates: Array, active: bool) -> Array:
-        """Carry coordinates (count, n) of the seen or the flat directions to vectors (p, n)."""
+    def _embed(self, coordinates: Array, own: Any) -> Array:
+        """Embed coordinates (count, n) of the directions in a mask as vectors (p, n)."""
         xp = self._xp
-        own = self._active if active else ~self._active
         source = np.full(own.shape, int(own.sum()))
         source[own] = np.arange(int(own.sum()))
-        padded = xp.concat([coordinates, 0 * coordinates[:1, :]], axis=0)
-        if padded.shape[0] == 0:
-            padded = xp.zeros((1, int(coordinates.shape[-1])), dtype=coordinates.dtype)
-        spread = xp.take(padded, integers(source, coordinates), axis=0)
+        zero = 0 * coordinates[:1, :]
+        spread = xp.take(xp.concat([coordinates, zero]), integers(source, coordinates), axis=0)
         pieces = [
             xp.matmul(xp.matmul(rows, piece), transpose(columns))
             for piece, ((rows, _), (columns, _)) in zip(
-                self._hessian.split(spread), self._bases, strict=True
+                self._layers.split(spread), self._bases, strict=True
             )
         ]
-        return self._hessian.join(pieces)
+        return self._layers.join(pieces)
 
-    def _restrict(self, vectors: Array) -> Array:
+    def _project(self, vectors: Array) -> Array:
         """Return the seen coordinates (count, n) of vectors (p, n)."""
         xp = self._xp
         pieces = [
             xp.matmul(xp.matmul(transpose(rows), piece), columns)
             for piece, ((rows, _), (columns, _)) in zip(
-                self._hessian.split(vectors), self._bases, strict=True
+                self._layers.split(vectors), self._bases, strict=True
             )
         ]
         chosen = integers(np.flatnonzero(self._active), vectors)
-        return xp.take(self._hessian.join(pieces), chosen, axis=0)
+        return xp.take(self._layers.join(pieces), chosen, axis=0)
 
 
 def range_size(before: Sequence[Array], after: Sequence[Array]) -> int:
     """Return the ``size`` of a reduction without its bases, which a wide layer makes large."""
-    xp, total = api.array_namespace(*before), 0
+    total = 0
     for p, s in zip(before, after, strict=True):
-        a, b = (numerical_rank(xp.linalg.svdvals(constant(m)), m.shape) for m in (p, s))
+        a, b = (span(constant(m))[1] for m in (p, transpose(s)))
         total += s.shape[1] * a + b * p.shape[0] - a * b
     return total

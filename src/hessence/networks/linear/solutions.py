@@ -133,7 +133,7 @@ def solution_spectrum(x: Array, y: Array, depth: int) -> Spectrum:
 
 def _labelled(values: Array, weights: Array, turned: Array, rank: int) -> Spectrum:
     from hessence.data.matrix_objectives import is_scalar_multiple
-    from hessence.networks.linear.ggn_blocks import TOLERANCE
+    from hessence.networks.linear.gauss_newton import TOLERANCE
 
     xp = api.array_namespace(values)
     white = is_scalar_multiple(turned, TOLERANCE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from hessence._common.arrays import Array, floating, require_shape
-from hessence.networks.linear.linear_network import LinearNetwork, as_multipliers
+from hessence.networks.linear.network import LinearNetwork, as_layers, as_multipliers
 
 
 class TwoLayerLinear(LinearNetwork):
@@ -39,12 +39,7 @@ class TwoLayerLinear(LinearNetwork):
         _, W1, W2 = floating(W1=W1, W2=W2)
         require_shape("W1", W1, ("m", "D"), batch=True)
         require_shape("W2", W2, ("K", int(W1.shape[-2])), batch=True)
-        if tuple(W1.shape[:-2]) != tuple(W2.shape[:-2]):
-            raise ValueError(
-                f"W2 must have the batch dimensions of W1, {tuple(W1.shape[:-2])}, "
-                f"got {tuple(W2.shape[:-2])}."
-            )
-        self.weights = (W1, W2)
+        self.weights = as_layers({"W1": W1, "W2": W2})
         self.multipliers = as_multipliers(multipliers, 2)
 
     @property
@@ -56,10 +51,6 @@ class TwoLayerLinear(LinearNetwork):
     def W2(self) -> Array:
         """The second layer."""
         return self.weights[1]
-
-    @property
-    def _weights(self) -> dict[str, Array]:
-        return {"W1": self.W1, "W2": self.W2}
 
     def _rebuild(self, weights: dict[str, Array]) -> Self:
         return type(self)(**weights, multipliers=self.multipliers)

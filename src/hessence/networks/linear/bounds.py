@@ -9,8 +9,7 @@ import numpy as np
 
 from hessence._common.arrays import Array, like, to_numpy, transpose
 from hessence.data.matrix_objectives import Separable
-from hessence.networks.linear.ggn_blocks import _symmetric_root
-from hessence.networks.linear.linear_hessian import LinearHessian
+from hessence.networks.linear.hessian import LinearHessian
 from hessence.spectra.spectrum import Spectrum
 
 
@@ -54,14 +53,12 @@ def bounds_of(H: LinearHessian) -> LinearBounds:
     if not isinstance(H.loss_hessian, Separable):
         raise TypeError("bounds are known for the mean-squared error.")
     xp = api.array_namespace(H.gradient)
-    root = _symmetric_root(H.loss_hessian.variance)
-    norm = like(
-        sum(
-            _spectral(xp.matmul(p, root)) ** 2 * _spectral(s) ** 2
-            for p, s in zip(H.before[:-1], H.after[1:], strict=True)
-        ),
-        H.gradient,
-    )
+    total = 0.0
+    for p, s in zip(H.chain.before, H.chain.after, strict=True):
+        triangle = xp.linalg.qr(p)[1]
+        data = xp.matmul(xp.matmul(triangle, H.loss_hessian.variance), transpose(triangle))
+        total += _spectral(data) * _spectral(s) ** 2
+    norm = like(total, H.gradient)
     functional = like(_functional_norm(H), H.gradient)
     # At most d_0 d_L eigenvalues share the trace of the Gauss–Newton part.
     lower = H.trace() / min(H.dims[0] * H.dims[-1], H.shape[-1])
@@ -85,8 +82,10 @@ def _functional_norm(H: LinearHessian) -> float:
     table = np.zeros((depth, depth))
     for k in range(1, depth + 1):
         for l in range(1, k):  # noqa: E741 - the papers' letter
-            chain = xp.matmul(xp.matmul(H.before[l - 1], transpose(H.gradient)), H.after[k])
-            middle = H.between(k, l)
+            chain = xp.matmul(
+                xp.matmul(H.chain.before[l - 1], transpose(H.gradient)), H.chain.after[k - 1]
+            )
+            middle = H.chain.between(k, l)
             size = _spectral(chain) * (1.0 if middle is None else _spectral(middle))
             table[k - 1, l - 1] = table[l - 1, k - 1] = size
     return float(np.abs(np.linalg.eigvalsh(table)).max())

@@ -6,10 +6,10 @@ gradient go along, :math:`\Sigma = U_0\,\mathrm{diag}(c)\,U_0^\top` and
 each pair of singular directions. This file finds the U, or finds that there are none; it never
 assumes.
 
-A *chain* is one singular direction followed through the layers: a unit vector in each layer where
+A *mode* is one singular direction followed through the layers: a unit vector in each layer where
 it exists, the singular values between, the variance c of the inputs along it and the gradient ω. A
-chain ends where a singular value vanishes, and new ones begin where a layer has directions that no
-chain has reached.
+mode ends where a singular value vanishes, and new ones begin where a layer has directions that no
+mode has reached.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, to_numpy
 from hessence.data.matrix_objectives import Separable
-from hessence.networks.linear.linear_hessian import LinearHessian
+from hessence.networks.linear.products import LinearProducts
 
 TOLERANCE = 1000
 """Layers, data and gradient count as aligned if they are off by at most this many ε, relative."""
 
 
 @dataclass(frozen=True)
-class Chains:
+class Modes:
     """The singular directions of an aligned network.
 
     Attributes
     ----------
     bases : list of array (d_ℓ, d_ℓ), ℓ = 0 … L
-        Orthogonal matrices; their columns are the chains' unit vectors.
+        Orthogonal matrices; their columns are the modes' unit vectors.
     place : array (L + 1, N) of int
-        The column that belongs to each chain, or −1 where it does not exist.
+        The column that belongs to each mode, or −1 where it does not exist.
     singular : array (L, N)
-        s_ℓ of each chain; zero where it does not cross the layer.
+        s_ℓ of each mode; zero where it does not cross the layer.
     variance, gradient : array (N,)
-        c and ω of each chain.
+        c and ω of each mode.
     defect : float
         How far the network is from aligned, relative.
     """
@@ -54,14 +54,14 @@ class Chains:
 
     @property
     def count(self) -> int:
-        """How many chains there are."""
+        """How many modes there are."""
         return int(self.place.shape[1])
 
 
-def find_chains(H: LinearHessian) -> Chains:
+def find_modes(H: LinearProducts) -> Modes:
     """Follow the singular directions through the layers; look at ``defect`` to see if it worked."""
     if not isinstance(H.loss_hessian, Separable):
-        raise TypeError("chains are defined for the mean-squared error.")
+        raise TypeError("modes are defined for the mean-squared error.")
     # Each matrix is brought to size 1, so that no product of them over- or underflows.
     layers = [_normalised(w) for w in H.weights]
     variance, of_data = _normalised(H.loss_hessian.variance)
@@ -69,15 +69,15 @@ def find_chains(H: LinearHessian) -> Chains:
     weights, sizes = [w for w, _ in layers], [size for _, size in layers]
     precision, noise = epsilon(H.gradient), H.noise / of_gradient
     # Data and the first and last product mostly tell all directions apart; if not, ask all layers.
-    chains = _Search(weights, variance, gradient, noise, precision).run()
-    if chains.defect > TOLERANCE * precision:
+    modes = _Search(weights, variance, gradient, noise, precision).run()
+    if modes.defect > TOLERANCE * precision:
         again = _Search(weights, variance, gradient, noise, precision, thorough=True).run()
-        chains = min(chains, again, key=lambda found: found.defect)
+        modes = min(modes, again, key=lambda found: found.defect)
     return replace(
-        chains,
-        singular=chains.singular * np.asarray(sizes)[:, None],
-        variance=chains.variance * of_data,
-        gradient=chains.gradient * of_gradient,
+        modes,
+        singular=modes.singular * np.asarray(sizes)[:, None],
+        variance=modes.variance * of_data,
+        gradient=modes.gradient * of_gradient,
     )
 
 
@@ -101,9 +101,9 @@ class _Search:
         self.precision, self.thorough = precision, thorough
         self.depth = len(weights)
         self.columns: list[list[Numbers]] = [[] for _ in range(self.depth + 1)]
-        self.chains: list[dict[int, int]] = []
+        self.modes: list[dict[int, int]] = []
 
-    def run(self) -> Chains:
+    def run(self) -> Modes:
         basis = self._joint_basis(np.eye(self.weights[0].shape[1]), self._input_family())
         self._start(0, basis)
         for layer in range(1, self.depth + 1):
@@ -120,14 +120,14 @@ class _Search:
 
     def _start(self, layer: int, basis: Numbers) -> None:
         for column in basis.T:
-            self.chains.append({layer: len(self.columns[layer])})
+            self.modes.append({layer: len(self.columns[layer])})
             self.columns[layer].append(column)
 
     def _cross(self, layer: int) -> None:
-        """Carry the chains of the layer before over one matrix."""
-        alive = [chain for chain in self.chains if layer - 1 in chain]
+        """Carry the modes of the layer before over one matrix."""
+        alive = [mode for mode in self.modes if layer - 1 in mode]
         images = self.weights[layer - 1] @ np.stack(
-            [self.columns[layer - 1][chain[layer - 1]] for chain in alive], axis=1
+            [self.columns[layer - 1][mode[layer - 1]] for mode in alive], axis=1
         )
         norms = np.linalg.norm(images, axis=0)
         keep = norms > self._threshold(images.shape) * max(norms.max(initial=0.0), 1e-300)
@@ -141,7 +141,7 @@ class _Search:
 
     def _meet_gradient(self) -> None:
         """Let the gradient carry to the last layer what the matrices have not."""
-        ended = [c for c in self.chains if 0 in c and self.depth not in c]
+        ended = [c for c in self.modes if 0 in c and self.depth not in c]
         if not ended:
             return
         start = np.stack([self.columns[0][c[0]] for c in ended], axis=1)
@@ -156,7 +156,7 @@ class _Search:
             self.columns[self.depth].append(direction)
 
     def _free(self, layer: int) -> Numbers:
-        """Return an orthonormal basis of what no chain has reached in a layer."""
+        """Return an orthonormal basis of what no mode has reached in a layer."""
         size = self.weights[layer - 1].shape[0]
         if not self.columns[layer]:
             return np.eye(size)
@@ -223,13 +223,13 @@ class _Search:
         vectors = vectors[:, ::-1]
         return start @ (_polish(vectors, scaled) if self.thorough else vectors)
 
-    def _collect(self) -> Chains:
+    def _collect(self) -> Modes:
         bases = [np.stack(columns, axis=1) for columns in self.columns]
         self._merge(bases)
-        count = len(self.chains)
+        count = len(self.modes)
         place = np.full((self.depth + 1, count), -1)
-        for i, chain in enumerate(self.chains):
-            for layer, column in chain.items():
+        for i, mode in enumerate(self.modes):
+            for layer, column in mode.items():
                 place[layer, i] = column
         singular = np.zeros((self.depth, count))
         defect = 0.0
@@ -243,7 +243,7 @@ class _Search:
         turned = bases[-1].T @ self.gradient @ bases[0]
         size = max(float(np.linalg.norm(turned)), self.noise / (TOLERANCE * self.precision))
         defect = max(defect, self._pick(turned, place, self.depth, 0, gradient, size))
-        return Chains(bases, place, singular, variance, gradient, defect)
+        return Modes(bases, place, singular, variance, gradient, defect)
 
     def _pick(
         self,
@@ -254,7 +254,7 @@ class _Search:
         out: Numbers,
         size: float | None = None,
     ) -> float:
-        """Read the chains' entries off a turned matrix; return what is left, relative."""
+        """Read the modes' entries off a turned matrix; return what is left, relative."""
         both = (place[row] >= 0) & (place[column] >= 0)
         rows, columns = place[row][both], place[column][both]
         out[both] = matrix[rows, columns]
@@ -265,16 +265,16 @@ class _Search:
         return float(np.linalg.norm(rest)) / size if size else 0.0
 
     def _merge(self, bases: list[Numbers]) -> None:
-        """Join chains that begin in the middle with ended ones that the gradient connects."""
+        """Join modes that begin in the middle with ended ones that the gradient connects."""
         turned = bases[-1].T @ self.gradient @ bases[0]
-        late = [c for c in self.chains if 0 not in c and self.depth in c]
-        for chain in [c for c in self.chains if 0 in c and self.depth not in c]:
-            row = np.abs(turned[:, chain[0]])
+        late = [c for c in self.modes if 0 not in c and self.depth in c]
+        for mode in [c for c in self.modes if 0 in c and self.depth not in c]:
+            row = np.abs(turned[:, mode[0]])
             for other in late:
                 if row[other[self.depth]] > max(self.noise, 0.5 * float(np.linalg.norm(row))):
-                    chain.update(other)
+                    mode.update(other)
                     late.remove(other)
-                    self.chains.remove(other)
+                    self.modes.remove(other)
                     break
 
 

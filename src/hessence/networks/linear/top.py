@@ -12,16 +12,19 @@ import numpy as np
 from hessence._common.arrays import Array, to_numpy
 from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import ConvergenceWarning, Eigenpairs
-from hessence.networks.linear.linear_hessian import LinearHessian
+from hessence.networks.linear.products import LinearProducts
+from hessence.networks.twin import narrow_twin
 
-LONG_STACK = 32
-"""From how many networks on a stack is solved in two rounds."""
+LONG_BATCH = 32
+"""From how many networks on a batch is solved in two rounds."""
 
 FIRST = 40
 """How many products the first round takes for one eigenvalue."""
 
 
-def top_of_twin(H: LinearHessian, k: int, which: str, options: dict[str, Any]) -> Eigenpairs | None:
+def top_of_twin(
+    H: LinearProducts, k: int, which: str, options: dict[str, Any]
+) -> Eigenpairs | None:
     """Return eigenpairs of a two-layer network by Lanczos on its twin, or None if that is not it.
 
     The twin has r (K + D) parameters instead of m (K + D), with r = K + D, and lacks only the bulk
@@ -34,26 +37,23 @@ def top_of_twin(H: LinearHessian, k: int, which: str, options: dict[str, Any]) -
     if width <= twin_width or k > twin_width * twin_width:
         return None
     xp = api.array_namespace(H.gradient)
-    first, second = H.weights
-    stack = xp.concat([first, xp.matrix_transpose(second)], axis=-1)
-    basis, _ = xp.linalg.qr(stack)
-    turned = xp.matmul(xp.matrix_transpose(basis), first), xp.matmul(second, basis)
-    twin = replace(H, weights=turned)
+    narrow = narrow_twin(*H.weights)
+    basis, twin = narrow.basis, replace(H, weights=(narrow.W1, narrow.W2))
     if options.get("v0") is not None:
         options = options | {"v0": _narrow(H, twin, basis, options["v0"])}
-    found = top_of_stack(twin, k, which, options)
+    found = top_of_batch(twin, k, which, options)
     bulk = xp.linalg.svdvals(H.gradient)[..., 0]
     return _widen(H, twin, basis, found) if _encloses(found, bulk, which) else None
 
 
-def top_of_stack(H: LinearHessian, k: int, which: str, options: dict[str, Any]) -> Eigenpairs:
-    """Return eigenpairs by Lanczos; of a long stack of networks, in two rounds.
+def top_of_batch(H: LinearProducts, k: int, which: str, options: dict[str, Any]) -> Eigenpairs:
+    """Return eigenpairs by Lanczos; of a long batch of networks, in two rounds.
 
     In lock-step all wait for the slowest. So most are let go after a number of products that does
     for them, and the few that need more go on by themselves.
     """
     count = H.shape[0] if len(H.shape) == 3 else 0
-    if count < LONG_STACK or {"v0", "max_products"} & options.keys() or H.shape[-1] <= 4 * FIRST:
+    if count < LONG_BATCH or {"v0", "max_products"} & options.keys() or H.shape[-1] <= 4 * FIRST:
         return eigenpairs(H, k, which, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -96,21 +96,23 @@ def _encloses(found: Eigenpairs, bulk: Array, which: str) -> bool:
     return bool(xp.all(upper if which == "LA" else lower))
 
 
-def _narrow(H: LinearHessian, twin: LinearHessian, basis: Array, v0: Array) -> Array:
+def _narrow(H: LinearProducts, twin: LinearProducts, basis: Array, v0: Array) -> Array:
     """Return the part of start vectors that lies in the twin."""
     xp = api.array_namespace(basis)
     single = v0.ndim == 1
-    first, second = H.split(v0[:, None] if single else v0)
+    first, second = H.chain.split(v0[:, None] if single else v0)
     wide = basis[..., None, :, :]
     pieces = [xp.matmul(xp.matrix_transpose(wide), first), xp.matmul(second, wide)]
-    columns = twin.join(pieces)
+    columns = twin.chain.join(pieces)
     return columns[..., 0] if single and columns.ndim == 2 else columns
 
 
-def _widen(H: LinearHessian, twin: LinearHessian, basis: Array, found: Eigenpairs) -> Eigenpairs:
-    """Carry the twin's eigenvectors back to the network."""
+def _widen(H: LinearProducts, twin: LinearProducts, basis: Array, found: Eigenpairs) -> Eigenpairs:
+    """Embed the twin's eigenvectors in the network."""
     xp = api.array_namespace(basis)
-    first, second = twin.split(found.eigenvectors)
+    first, second = twin.chain.split(found.eigenvectors)
     wide = basis[..., None, :, :]
     pieces = [xp.matmul(wide, first), xp.matmul(second, xp.matrix_transpose(wide))]
-    return replace(found, eigenvectors=H.join(pieces), method=f"{found.method} on the narrow twin")
+    return replace(
+        found, eigenvectors=H.chain.join(pieces), method=f"{found.method} on the narrow twin"
+    )

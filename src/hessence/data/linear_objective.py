@@ -1,0 +1,156 @@
+"""What the loss of a linear network sees: data, a loss, and the end-to-end matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat as api
+import numpy as np
+
+from hessence._common.arrays import Array, floating, like, require_shape, to_numpy
+from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss
+from hessence.data.matrix_objectives import Dense, MatrixLoss, MatrixQuadratic, matrix_objective
+from hessence.data.moments import Moments, as_moments
+
+AnyLoss = Any
+"""A name, a :class:`~hessence.data.losses.PointwiseLoss`, or a PyTorch loss of two arguments."""
+
+
+def linear_objective(
+    x: Any,
+    y: Any,
+    loss: AnyLoss,
+    *,
+    shape: tuple[int, int],
+    reference: tuple[str, Array],
+    scale: float = 1.0,
+) -> MatrixQuadratic | MatrixLoss | TorchLoss:
+    """Return the loss of the predictor f(x) = scale · M x as a function of M.
+
+    Parameters
+    ----------
+    x, y : array (n, D), (n, K)
+        The data; a :class:`~hessence.Moments` may stand for both. ``"cross-entropy"`` also takes
+        class indices (n,).
+    loss : AnyLoss
+        The loss of predictions and targets.
+    shape : tuple of int
+        The shape (K, D) of M.
+    reference : tuple of str and array
+        Name and value of an array that the data must go with.
+    scale : float
+        What the inputs are multiplied with.
+    """
+    if not isinstance(loss, (str, PointwiseLoss)) and callable(loss):
+        return _torch_objective(x, y, loss, shape[1], reference, scale)
+    if isinstance(as_loss(loss, coupled=True), CrossEntropy):
+        y = _one_hot(y, shape[0], reference[1])
+    data = as_moments(x, y, reference)
+    if data.dimensions != shape[::-1]:
+        raise ValueError(
+            f"x must have shape (n, {shape[1]}) and y (n, {shape[0]}), "
+            f"got (inputs, targets) = {data.dimensions}."
+        )
+    return matrix_objective(data if scale == 1 else data.scaled(scale), loss)
+
+
+@dataclass(frozen=True)
+class TorchLoss:
+    """A user's PyTorch loss of (predictions, targets), differentiated by PyTorch.
+
+    Works on arrays of any kind: the K × D matrix goes to PyTorch in double precision and its
+    derivatives come back.
+    """
+
+    x: Array
+    y: Array
+    loss: Callable[[Any, Any], Any]
+
+    def value(self, M: Array) -> Array:
+        """Return the loss."""
+        return self._back(lambda m: self._loss(m).detach(), M)
+
+    def gradient(self, M: Array) -> Array:
+        """Return the gradient in M."""
+        import torch
+
+        return self._back(lambda m: torch.autograd.functional.jacobian(self._loss, m), M)
+
+    def noise(self, M: Array) -> float:
+        """Return 0: nothing is known about the rounding inside."""
+        return 0.0
+
+    def hessian(self, M: Array) -> Dense:
+        """Return the Hessian in M."""
+        import torch
+
+        return Dense(self._back(lambda m: torch.autograd.functional.hessian(self._loss, m), M))
+
+    def _back(self, function: Callable[[Any], Any], M: Array) -> Array:
+        if M.ndim > 2:
+            raise ValueError("loss must be a name or have derivatives for a batch of networks.")
+        return like(function(_to_torch(M)).numpy(), M)
+
+    def _loss(self, matrix: Any) -> Any:
+        value = self.loss(_to_torch(self.x) @ matrix.T, self._targets())
+        if getattr(value, "ndim", None) != 0:
+            raise ValueError("loss must return a single number, reduced over samples and outputs.")
+        return value
+
+    def _targets(self) -> Any:
+        import torch
+
+        values = _numbers(self.y)
+        return torch.as_tensor(values.astype(np.int64 if values.dtype.kind in "iu" else np.float64))
+
+
+def _torch_objective(
+    x: Any, y: Any, loss: AnyLoss, inputs: int, reference: tuple[str, Array], scale: float
+) -> TorchLoss:
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        needed = "a PyTorch loss needs PyTorch: pip install 'hessence[torch]'."
+        raise ImportError(needed) from error
+    if isinstance(x, Moments):
+        raise ValueError("loss must be 'mse' when x is a Moments; other losses need samples.")
+    _, x = floating(reference, x=x)
+    require_shape("x", x, ("n", inputs), batch=False)
+    if isinstance(loss, type):
+        raise TypeError(f"loss must be a function or an object, got the class {loss.__name__}.")
+    if y is None:
+        raise ValueError("y is missing: give the targets.")
+    if not np.isfinite(_numbers(y)).all():
+        raise ValueError("y contains NaN or infinity.")
+    if len(y) != x.shape[0]:
+        raise ValueError(
+            f"y must have one row for each of the {x.shape[0]} samples in x, got {len(y)}."
+        )
+    return TorchLoss(scale * x, y, loss)
+
+
+def _one_hot(y: Any, classes: int, reference: Array) -> Any:
+    """Turn class indices (n,) into rows (n, classes); anything else stays."""
+    if y is None or getattr(y, "ndim", np.ndim(y)) != 1:
+        return y
+    labels = to_numpy(y) if api.is_array_api_obj(y) else np.asarray(y)
+    if labels.size == 0:
+        raise ValueError("y is empty: give one class index for each sample.")
+    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(
+            f"y must hold class indices from 0 to {classes - 1}, or rows of {classes} "
+            "probabilities, for the cross-entropy."
+        )
+    return like(np.eye(classes)[labels], reference)
+
+
+def _numbers(y: Any) -> Any:
+    return np.asarray(to_numpy(y) if hasattr(y, "shape") else y)
+
+
+def _to_torch(array: Array) -> Any:
+    import torch
+
+    return torch.as_tensor(to_numpy(array).astype(np.float64))

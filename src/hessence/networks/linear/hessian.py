@@ -1,0 +1,112 @@
+"""The Hessian of a linear network, and which exact route leads to its spectrum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hessence._common.arrays import Array, epsilon, requires_gradient, to_numpy
+from hessence.data.matrix_objectives import Separable
+from hessence.krylov.eigenpairs_result import Eigenpairs
+from hessence.networks.linear.gauss_newton import TooLargeError, gauss_newton
+from hessence.networks.linear.modes import TOLERANCE, find_modes
+from hessence.networks.linear.pairs import pair_families
+from hessence.networks.linear.products import LinearProducts
+from hessence.networks.linear.range_reduction import RangeReduction
+from hessence.networks.linear.top import top_of_batch, top_of_twin
+from hessence.networks.twin import TwinSubspaces
+from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import LARGEST_BLOCK, Subspaces
+
+
+class LinearHessian(LinearProducts):
+    """The Hessian of a loss of the end-to-end matrix W_L ⋯ W_1, first layer first, row by row."""
+
+    @property
+    def ggn(self) -> LinearHessian:
+        """The Gauss–Newton part."""
+        return replace(self, gradient=0 * self.gradient, part="ggn")
+
+    @property
+    def functional(self) -> LinearHessian:
+        """The functional part."""
+        return replace(self, loss_hessian=self.loss_hessian.scaled(0.0), part="functional")
+
+    def top(self, k: int = 1, which: str = "LA", **options: Any) -> Eigenpairs:
+        """Return extreme eigenpairs by Lanczos; the arguments are those of ``hs.eigenpairs``.
+
+        Works on a batch of networks too, all at once. A wide two-layer network is sought through
+        its narrow twin where the bulk that this leaves out is not among the answers.
+        """
+        return top_of_twin(self, k, which, options) or top_of_batch(self, k, which, options)
+
+    def spectrum(self) -> Spectrum:
+        """Return all eigenvalues and eigenvectors, by the cheapest exact route that applies.
+
+        The Gauss–Newton part, which is all there is at a solution, needs the d_0 d_L matrix at
+        most. Two layers go to the narrow twin. Deeper networks are tried for alignment, and else
+        restricted to the range of their Hessian.
+
+        Raises
+        ------
+        ValueError
+            If no exact route brings the problem down to a size that can be solved; ``top`` then
+            still finds the ends of the spectrum.
+        """
+        if len(self.shape) > 2:
+            raise ValueError(
+                "a spectrum is for one network; pick one of the batch, as in net[0].hessian(x, y), "
+                "or call H.top(k) for the extreme eigenvalues of all."
+            )
+        too_large = None
+        if self.part == "ggn" or (self.part == "hessian" and not to_numpy(self.gradient).any()):
+            try:
+                found = gauss_newton(self)
+                return Spectrum(found.families(), found.method, operator=self)
+            except TooLargeError as error:
+                too_large = error
+        if len(self.weights) == 2:
+            twin = twin_of(self)
+            if twin.bound <= LARGEST_BLOCK:
+                return Spectrum(twin_families(self, twin), "narrow twin", operator=self)
+        # The modes are found in NumPy, out of PyTorch's sight.
+        separable = isinstance(self.loss_hessian, Separable)
+        if separable and not requires_gradient(self.gradient, *self.weights):
+            modes = find_modes(self)
+            if modes.defect <= TOLERANCE * epsilon(self.gradient):
+                method = f"aligned pairs (off by {modes.defect:.0e}, tolerance {TOLERANCE} ε)"
+                return Spectrum(pair_families(self, modes), method, operator=self)
+        if too_large is not None:
+            raise too_large
+        reduced = RangeReduction(self.chain, self.chain.before, self.chain.after)
+        if reduced.size <= LARGEST_BLOCK:
+            return Spectrum(reduced.families(), "range reduction", operator=self)
+        raise ValueError(
+            f"no exact route leads to the whole spectrum of this {'-'.join(map(str, self.dims))} "
+            f"network: it is not aligned, and {reduced.size} of its {self.shape[-1]} dimensions "
+            f"matter, more than the {LARGEST_BLOCK} that a dense solver is given; call H.top(k) "
+            "for the extreme eigenvalues, or H.ggn.spectrum()."
+        )
+
+
+def twin_of(H: LinearHessian) -> TwinSubspaces:
+    """Return the narrow twin of a two-layer network."""
+    first, second = H.weights
+
+    def place(dB: Array, dA: Array) -> Array:
+        return H.chain.join([dB, dA])
+
+    return TwinSubspaces(
+        first, second, H.gradient, place, noise=H.noise, loss_hessian=H.loss_hessian
+    )
+
+
+def twin_families(H: LinearHessian, twin: TwinSubspaces) -> list[Subspaces]:
+    """Return the invariant subspaces; products of the network of width r make the block."""
+    narrow = replace(H, weights=(twin.twin.W1, twin.twin.W2))
+
+    def products(columns: Array) -> Array:
+        image = narrow @ narrow.chain.join(list(twin.embed(columns)))
+        return twin.project(*narrow.chain.split(image))
+
+    return [twin.inside(products=products), *twin.outside()]

@@ -1,0 +1,165 @@
+"""Linear networks: a chain of matrices, and a loss of what they make end to end."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, ClassVar
+
+import array_api_compat as api
+import numpy as np
+
+from hessence._common.arrays import Array, epsilon, floating, largest, require_shape
+from hessence.data.linear_objective import AnyLoss, linear_objective
+from hessence.data.matrix_objectives import MatrixQuadratic
+from hessence.networks.descent import Descent
+from hessence.networks.linear.chain import Chain
+from hessence.networks.linear.descent import LinearWeightDescent, ModeDescent
+from hessence.networks.linear.hessian import LinearHessian
+from hessence.networks.linear.modes import TOLERANCE, find_modes
+from hessence.networks.network import Network
+
+
+class LinearNetwork(Network):
+    """f(x) = c M x with x (n, d_0), y (n, d_L), and c the product of the multipliers.
+
+    A subclass has ``weights`` and says what they make: ``factors``, whose changes are the
+    weights', and ``product``, the end-to-end matrix M that the loss sees. Here both are the
+    plainest: the weights themselves, and W_L ⋯ W_1. M may be the product of the factors plus any
+    constant.
+    """
+
+    rank: ClassVar[int] = 2
+    weights: tuple[Array, ...]
+    multipliers: tuple[float, ...]
+
+    @property
+    def factors(self) -> tuple[Array, ...]:
+        """The matrices F_1, …, F_L whose product is M up to a constant, with dF = dW."""
+        return self.weights
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The chain of the factors."""
+        return Chain(self.factors)
+
+    @property
+    def product(self) -> Array:
+        """The end-to-end matrix M, without the multipliers."""
+        return self.chain.product
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The widths (d_0, …, d_L)."""
+        return (int(self.weights[0].shape[-1]), *(int(w.shape[-2]) for w in self.weights))
+
+    def __call__(self, x: Array) -> Array:
+        """Return the predictions (..., n, d_L) for inputs (n, d_0)."""
+        xp, x = floating(self._reference, x=x)
+        require_shape("x", x, ("n", self.dims[0]), batch=False)
+        return xp.matmul(self._multiplier * x, xp.matrix_transpose(self.product))
+
+    def loss(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Array:
+        """Return the loss: the mean over samples of the loss of the predictions.
+
+        The default is the papers' ½ E‖f(x) − y‖². ``"cross-entropy"`` takes class indices (n,) or
+        one-hot rows; a function of PyTorch's (prediction, target) is called as it is.
+        """
+        objective = self._objective(x, y, loss)
+        if isinstance(objective, MatrixQuadratic) and objective.moments.samples is not None:
+            inputs, targets = objective.moments.samples
+            xp = api.array_namespace(inputs)
+            residual = xp.matmul(inputs, xp.matrix_transpose(self.product)) - targets
+            return xp.sum(residual * residual, axis=(-2, -1)) / (2 * objective.moments.n)
+        return objective.value(self.product)
+
+    def gradient(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Array:
+        """Return the gradient of the loss, flat, first layer first, each row by row."""
+        gradient = self._objective(x, y, loss).gradient(self.product)
+        return self.chain.pull(gradient[..., None, :, :])[..., 0]
+
+    def hessian(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> LinearHessian:
+        """Return the Hessian of the loss as an operator; its products never touch the samples."""
+        return self.hessian_of(self._objective(x, y, loss))
+
+    def hessian_of(self, objective: Any) -> LinearHessian:
+        """Return the Hessian of a loss of the end-to-end matrix."""
+        product = self.product
+        gradient, noise = objective.gradient(product), objective.noise(product)
+        if largest(gradient) <= noise:
+            # Nothing but rounding is left of the residual: this is a solution.
+            gradient = 0 * gradient
+        return LinearHessian(self.factors, gradient, objective.hessian(product), noise)
+
+    def descent(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Descent:
+        """Return how gradient descent moves the network: mode by mode if it is aligned."""
+        objective = self._objective(x, y, loss)
+        plain = self.factors is self.weights
+        if plain and isinstance(objective, MatrixQuadratic) and not self.batch_shape:
+            modes = find_modes(self.hessian_of(objective))
+            if modes.defect <= TOLERANCE * epsilon(self.product):
+                return ModeDescent(self, objective, modes)
+        return LinearWeightDescent(self, objective)
+
+    @property
+    def _multiplier(self) -> float:
+        return float(np.prod(self.multipliers))
+
+    @property
+    def _weights(self) -> dict[str, Array]:
+        return {f"W{i}": w for i, w in enumerate(self.weights, start=1)}
+
+    def _objective(self, x: Any, y: Any, loss: AnyLoss) -> Any:
+        """Return the loss as a function of M: the multipliers scale the inputs."""
+        return linear_objective(
+            x,
+            y,
+            loss,
+            shape=(self.dims[-1], self.dims[0]),
+            reference=self._reference,
+            scale=self._multiplier,
+        )
+
+    def __repr__(self) -> str:
+        shape = "-".join(map(str, self.dims))
+        batch = f", batch={self.batch_shape}" if self.batch_shape else ""
+        scale = "" if self._multiplier == 1 else f", multipliers={self.multipliers}"
+        return f"{type(self).__name__}({shape}{batch}{scale})"
+
+
+def as_layers(weights: Any) -> tuple[Array, ...]:
+    """Check matrices that act one after the other, first to act first, by name."""
+    names, layers = list(weights), list(weights.values())
+    _, *arrays = floating(**dict(zip(names, layers, strict=True)))
+    for name, array in zip(names, arrays, strict=True):
+        if array.ndim < 2:
+            raise ValueError(
+                f"{name} must have shape (..., d_out, d_in), got {tuple(array.shape)}."
+            )
+    for i in range(1, len(arrays)):
+        below, here = arrays[i - 1], arrays[i]
+        if here.shape[-1] != below.shape[-2]:
+            raise ValueError(
+                f"{names[i]} must take the {below.shape[-2]} outputs of the layer before, "
+                f"got shape {tuple(here.shape)}."
+            )
+        if tuple(here.shape[:-2]) != tuple(below.shape[:-2]):
+            raise ValueError(
+                f"{names[i]} must have the batch dimensions {tuple(below.shape[:-2])} of the "
+                f"layer before, got {tuple(here.shape[:-2])}."
+            )
+    return tuple(arrays)
+
+
+def as_multipliers(multipliers: Any, layers: int) -> tuple[float, ...]:
+    """Check one multiplier for each layer."""
+    if multipliers is None:
+        return (1.0,) * layers
+    try:
+        values = tuple(float(m) for m in multipliers)
+    except (TypeError, ValueError):
+        raise TypeError("multipliers must be a sequence of numbers, one for each layer.") from None
+    if len(values) != layers:
+        raise ValueError(f"multipliers must have {layers} entries, got {len(values)}.")
+    if not all(np.isfinite(v) and v != 0 for v in values):
+        raise ValueError(f"multipliers must be finite and not zero, got {values}.")
+    return values

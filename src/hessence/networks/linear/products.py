@@ -1,0 +1,179 @@
+r"""The Hessian of a product of matrices, from moments alone.
+
+With :math:`M = W_L \cdots W_1` and P, S as in :mod:`hessence.networks.linear.chain`, the second
+variation of a loss ℓ(M), or of a loss of M plus a constant, is
+
+.. math:: \nabla^2\ell[dM, dM] + 2\sum_{k>l} \langle G, S_k\, dW_k\, W_{k-1}\cdots W_{l+1}\, dW_l\,
+          P_l\rangle, \qquad G = \partial\ell/\partial M.
+
+Products with it are one pass forward and one back over matrices, whatever the number of samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import array_api_compat as api
+
+from hessence._common.arrays import Array, transpose
+from hessence.data.matrix_objectives import Dense, LossHessian, Separable
+from hessence.networks.linear.chain import Chain
+from hessence.networks.scalar.products import Part
+from hessence.spectra.operators import Hessian
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LinearProducts(Hessian):
+    """Products with the Hessian of a loss of W_L ⋯ W_1, first layer first, each row by row.
+
+    Attributes
+    ----------
+    weights : tuple of array (..., d_ℓ, d_{ℓ−1})
+        The factors, first to act first.
+    gradient : array (..., d_L, d_0)
+        The gradient G of the loss in the end-to-end matrix.
+    loss_hessian : LossHessian
+        Its second derivative, a symmetric map of d_L × d_0 matrices.
+    noise : float
+        How much of the gradient may be rounding; what is smaller counts as zero.
+    part : str
+        Which of the Hessian and its two parts this is.
+    """
+
+    weights: tuple[Array, ...]
+    gradient: Array
+    loss_hessian: LossHessian
+    noise: float = 0.0
+    part: Part = "hessian"
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The product of the factors and its derivatives."""
+        return Chain(self.weights)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The widths (d_0, …, d_L)."""
+        return self.chain.dims
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the matrix, batch dimensions in front."""
+        return (*self.gradient.shape[:-2], self.chain.size, self.chain.size)
+
+    def pick(self, index: Any) -> Self:
+        """Return the Hessians at an index into the batch dimension."""
+        second = self.loss_hessian
+        if not isinstance(second, Separable):
+            second = Dense(second.tensor()[index])
+        layers = tuple(w[index] for w in self.weights)
+        return replace(self, weights=layers, gradient=self.gradient[index], loss_hessian=second)
+
+    @property
+    def _reference(self) -> Array:
+        return self.weights[0]
+
+    def _apply(self, columns: Array) -> Array:
+        # Pearlmutter's R-operator: `d…` is the derivative along the given direction of the forward
+        # products P and of the backward products Sᵀ G.
+        xp, chain = api.array_namespace(columns), self.chain
+        changes = chain.split(columns)
+        d_before = chain.push(changes)
+        back, d_back = self.gradient[..., None, :, :], self.loss_hessian(d_before[-1])
+        out = []
+        for i in reversed(range(len(self.weights))):
+            step = xp.matmul(d_back, transpose(chain.before[i])[..., None, :, :])
+            if self.part != "ggn":
+                step = step + xp.matmul(back, transpose(d_before[i]))
+            out.append(step)
+            w = self.weights[i][..., None, :, :]
+            d_back = xp.matmul(transpose(w), d_back)
+            if self.part != "ggn":
+                d_back = d_back + xp.matmul(transpose(changes[i]), back)
+                back = xp.matmul(transpose(w), back)
+        return chain.join(out[::-1])
+
+    # Invariants, from the entries.
+
+    def trace(self) -> Array:
+        """Return Σ_ℓ tr(S_ℓ S_ℓᵀ) tr(P_ℓ Σ P_ℓᵀ), or its like for another loss."""
+        xp = api.array_namespace(self.weights[0])
+        if isinstance(self.loss_hessian, Separable):
+            total = 0
+            for i in range(len(self.weights)):
+                p, s = self.chain.before[i], self.chain.after[i]
+                data = xp.sum(xp.matmul(p, self.loss_hessian.variance) * p, axis=(-2, -1))
+                total = total + data * xp.sum(s * s, axis=(-2, -1))
+            return total
+        tensor = self.loss_hessian.tensor()
+        return xp.sum(tensor * self.chain.gram(), axis=(-4, -3, -2, -1))
+
+    def squared_norm(self) -> Array:
+        """Return the squared Frobenius norms of all pairs of layers, summed."""
+        xp = api.array_namespace(self.weights[0])
+        total = self._ggn_squared_norm()
+        if self.part == "ggn":
+            return total
+        layers = range(1, len(self.weights) + 1)
+        for k in layers:
+            for l in range(1, k):  # noqa: E741
+                p, s, middle = (
+                    self.chain.before[l - 1],
+                    self.chain.after[k - 1],
+                    self.chain.between(k, l),
+                )
+                outer = xp.matmul(xp.matmul(p, transpose(self.gradient)), s)
+                size = self.dims[l] if middle is None else _square(middle)
+                total = total + 2 * _square(outer) * size
+                if self.part == "hessian":
+                    total = total + 4 * self._overlap(k, l, outer, middle)
+        return total
+
+    def _ggn_squared_norm(self) -> Array:
+        xp = api.array_namespace(self.weights[0])
+        if not isinstance(self.loss_hessian, Separable):
+            *batch, outputs, inputs, _, _ = self.loss_hessian.tensor().shape
+            size = (*batch, outputs * inputs, outputs * inputs)
+            both = xp.matmul(
+                xp.reshape(self.loss_hessian.tensor(), size),
+                xp.reshape(self.chain.gram(), size),
+            )
+            return xp.sum(both * transpose(both), axis=(-2, -1))
+        total = 0
+        outer = [xp.matmul(s, transpose(s)) for s in self.chain.after]
+        inner = [
+            xp.matmul(self.loss_hessian.variance, xp.matmul(transpose(p), p))
+            for p in self.chain.before
+        ]
+        for a, b in zip(outer, inner, strict=True):
+            for c, d in zip(outer, inner, strict=True):
+                total = total + xp.sum(a * c, axis=(-2, -1)) * xp.sum(
+                    b * transpose(d), axis=(-2, -1)
+                )
+        return total
+
+    def _overlap(self, k: int, l: int, outer: Array, middle: Array | None) -> Array:  # noqa: E741
+        """Return the inner product of the two parts' blocks for layers k > l."""
+        xp = api.array_namespace(self.weights[0])
+        before, after = self.chain.before, self.chain.after
+        if isinstance(self.loss_hessian, Separable):
+            left = xp.matmul(transpose(after[k - 1]), after[l - 1])
+            data = xp.matmul(before[k - 1], self.loss_hessian.variance)
+            right = xp.matmul(data, transpose(before[l - 1]))
+            if middle is not None:
+                right = xp.matmul(transpose(middle), right)
+            chain = xp.matmul(xp.matmul(outer, left), right)
+            return xp.sum(xp.linalg.diagonal(chain), axis=-1)
+        # The functional block maps dW_l to Sₖᵀ G Pₗᵀ dW_lᵀ (middle)ᵀ. Where it meets J_kᵀ B J_l,
+        # hidden dimensions are summed over first: that leaves matrices of the product's shape.
+        far = xp.matmul(xp.matmul(after[k - 1], transpose(outer)), before[l - 1])
+        near = after[l - 1] if middle is None else xp.matmul(after[l - 1], transpose(middle))
+        near = transpose(xp.matmul(near, before[k - 1]))
+        met = far[..., :, None, None, :] * near[..., None, :, :, None]
+        return xp.sum(self.loss_hessian.tensor() * met, axis=(-4, -3, -2, -1))
+
+
+def _square(matrix: Array) -> Array:
+    return api.array_namespace(matrix).sum(matrix * matrix, axis=(-2, -1))
