@@ -22,17 +22,15 @@ from hessence.models.recognition.affine_chain import AffineChain
 from hessence.models.recognition.candidate import VARIABLES, Candidate
 from hessence.models.recognition.program import features
 from hessence.networks.linear.deep_linear import DeepLinear
-from hessence.spectra.subspaces import LARGEST_BLOCK
-from hessence.networks.linear.hessian import LinearHessian
+from hessence.networks.linear.hessian import LinearHessian, twin_of
 from hessence.networks.linear.range_reduction import range_size
-from hessence.networks.linear.hessian import twin_of
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
 from hessence.networks.scalar.cells import CellProducts, Cells
 from hessence.networks.scalar.scalar_affine import ScalarAffine
 from hessence.networks.scalar.scalar_linear import ScalarLinear
 from hessence.networks.scalar.scalar_relu import ScalarReLU
 from hessence.spectra.spectrum import Spectrum
-from hessence.spectra.subspaces import Subspaces
+from hessence.spectra.subspaces import LARGEST_BLOCK, Subspaces
 
 # Scalar networks.
 

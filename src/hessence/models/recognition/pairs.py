@@ -28,10 +28,9 @@ from torch import Tensor, nn
 
 from hessence.models.recognition.candidate import VARIABLES, Candidate, NotRecognised
 from hessence.models.recognition.program import Layer
-from hessence.spectra.subspaces import LARGEST_BLOCK
 from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.spectrum import Spectrum
-from hessence.spectra.subspaces import Columns, Subspaces
+from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Subspaces
 
 Factors = tuple[Tensor, Tensor]
 """B and A of a pair, or changes of them (n, m, D) and (n, K, m)."""
