@@ -1,10 +1,17 @@
-"""Arguments that many functions share, checked."""
+"""Arguments that many functions share, checked.
+
+Wherever there is an ``rng``, it is an integer, which gives the same numbers on every call, or a
+NumPy Generator, which goes on from call to call; None is a seed that nobody knows.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
+Seed = int | np.random.Generator | None
+"""What ``rng`` may be."""
 
 
 def require_int(name: str, value: Any, least: int | None = None, most: int | None = None) -> None:
@@ -28,5 +35,17 @@ def generator(rng: Any) -> np.random.Generator:
     """Return the source of random numbers that a user means."""
     try:
         return np.random.default_rng(rng)
-    except (TypeError, ValueError) as error:
+    except TypeError as error:
         raise TypeError(f"rng must be an integer or a numpy Generator, got {rng!r}.") from error
+    except ValueError as error:
+        raise ValueError(f"rng must be an integer of at least 0, got {rng!r}.") from error
+
+
+def seed(rng: Any) -> int:
+    """Return the integer that a user gave, or one drawn from the Generator.
+
+    For what must draw the same numbers again later, as after a restart.
+    """
+    if isinstance(rng, (int, np.integer)) and not isinstance(rng, bool) and rng >= 0:
+        return int(rng)
+    return int(generator(rng).integers(2**63))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hessence._common.arguments import generator, require_int
+from hessence._common.arguments import Seed, generator, require_int
 from hessence._common.arrays import Numbers, epsilon, floating, to_numpy
 from hessence._common.device import full_precision, vectors_within
 from hessence.krylov.density_result import FINEST, Density, checked_width, default_grid
@@ -42,7 +42,7 @@ def density(
     H: Any,
     probes: int = 16,
     steps: int = 64,
-    rng: int | np.random.Generator | None = 0,
+    rng: Seed = 0,
     *,
     width: float | None = None,
     grid: Any = None,

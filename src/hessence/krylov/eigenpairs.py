@@ -10,7 +10,7 @@ from typing import Any, cast
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arguments import generator, require_int, require_tolerance
+from hessence._common.arguments import Seed, generator, require_int, require_tolerance
 from hessence._common.arrays import Array, constant, epsilon, floating, like, to_numpy
 from hessence._common.device import full_precision
 from hessence._common.messages import warn
@@ -55,7 +55,7 @@ def eigenpairs(
     which: str = "LA",
     tol: float = 1e-6,
     v0: Array = None,
-    rng: int | np.random.Generator | None = 0,
+    rng: Seed = 0,
     *,
     ncv: int | None = None,
     block: int = 1,

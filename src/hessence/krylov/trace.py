@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hessence._common.arguments import generator, require_int
+from hessence._common.arguments import Seed, generator, require_int
 from hessence._common.arrays import epsilon, like, to_numpy
 from hessence._common.device import full_precision, vectors_within
 from hessence._common.saving import Saved
@@ -72,7 +72,7 @@ class Trace(Saved, kind="trace"):
 def trace(
     H: Any,
     products: int = 100,
-    rng: int | np.random.Generator | None = 0,
+    rng: Seed = 0,
     *,
     method: str = "xtrace",
     memory: float | None = None,

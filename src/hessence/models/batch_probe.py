@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hessence._common.arguments import Seed
 from hessence.models.batch_parts import rebuilt
 from hessence.models.checks import Check, check_products
 from hessence.models.model_copy import ModelCopy
@@ -48,7 +49,7 @@ class BatchProbe:
         self._mover, self._moved_batch = self._widened()
         self._there = self._mover.copy.clone() if self._is_the_models else self._mover.copy
 
-    def check(self, rng: int) -> Check:
+    def check(self, rng: Seed) -> Check:
         """Compare products with finite differences, up to their own error."""
         leaves = self._parameters.leaves
         size = float(torch.stack([leaf.detach().norm() for leaf in leaves]).norm())

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hessence._common.arguments import Seed, generator
+
 STEPS = 8
 """How many step sizes finite differences are taken with at most, each a quarter of the one before.
 Small ones are needed where large ones cross the kinks of a ReLU."""
@@ -81,7 +83,7 @@ def check_products(
     steady: bool,
     reference: Tensor,
     size: float,
-    rng: int,
+    rng: Seed,
     precision: torch.dtype,
 ) -> Check:
     """Test products.
@@ -102,7 +104,7 @@ def check_products(
         A vector of the operator's kind.
     size : float
         The norm of the parameters.
-    rng : int
+    rng : int or numpy.random.Generator
         The seed of the random vectors.
     precision : torch.dtype
         What `move` works in.
@@ -132,8 +134,8 @@ def same(first: float, second: float, dtype: torch.dtype) -> bool:
     return first == second or abs(first - second) <= slack
 
 
-def _unit_vectors(reference: Tensor, rng: int) -> tuple[Tensor, Tensor]:
-    drawn = np.random.default_rng(rng).normal(size=(2, reference.numel()))
+def _unit_vectors(reference: Tensor, rng: Seed) -> tuple[Tensor, Tensor]:
+    drawn = generator(rng).normal(size=(2, reference.numel()))
     drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
     u, v = torch.asarray(drawn, dtype=reference.dtype, device=reference.device)
     return u, v

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from hessence._common.arguments import generator, require_int, require_tolerance
+from hessence._common.arguments import Seed, generator, require_int, require_tolerance
 from hessence._common.arrays import to_numpy
 from hessence._common.saving import Saved, require_format
 from hessence.krylov.eigenpairs import eigenpairs
@@ -87,7 +87,7 @@ def layer_spectra(
     of: Of = "hessian",
     which: str = "LA",
     tol: float = 1e-6,
-    rng: int = 0,
+    rng: Seed = 0,
     eval_mode: bool = False,
     memory: float | None = None,
 ) -> LayerSpectra:

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar, cast
 import torch
 from torch import Tensor
 
+from hessence._common.arguments import Seed
 from hessence._common.arrays import require_finite
 from hessence._common.device import full_precision, reduced
 from hessence._common.messages import warn
@@ -167,7 +168,7 @@ class ModelOperator(Operator):
         return result / self._divisor(count)
 
     @_recordable
-    def check(self, *, rng: int = 0) -> Check:
+    def check(self, *, rng: Seed = 0) -> Check:
         """Test that the loss is the same twice, and that products are symmetric and right.
 
         Right is what finite differences of the gradient say, up to their own error. They are taken

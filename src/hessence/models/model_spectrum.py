@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from hessence._common.arguments import generator, require_int, require_tolerance
+from hessence._common.arguments import Seed, generator, require_int, require_tolerance
 from hessence._common.device import full_precision
 from hessence.krylov.request import require_which
 from hessence.models.estimated_spectrum import estimate
@@ -27,7 +27,7 @@ def spectrum(
     method: Method | None = None,
     which: str = "LA",
     tol: float = 1e-6,
-    rng: int = 0,
+    rng: Seed = 0,
     eval_mode: bool = False,
     memory: float | None = None,
     probes: int = 16,

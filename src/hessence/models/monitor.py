@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessence._common.arguments import require_int, require_tolerance
+from hessence._common.arguments import Seed, require_int, require_tolerance, seed
 from hessence._common.arrays import NotFiniteError
 from hessence._common.device import full_precision
 from hessence.krylov.trace import FEWEST, trace
@@ -60,8 +60,8 @@ class Monitor:
         overtaken those that are followed; 0 leaves that out. See Notes.
     remember : int
         How many approximate eigenvectors to keep beside the k; they save products.
-    rng : int
-        The seed of the random vectors.
+    rng : int or numpy.random.Generator
+        The source of random vectors; of a Generator a seed is drawn, once.
     **options
         ``params``, ``eval_mode``, ``memory``, ``mode`` and ``compile`` of ``hs.hessian``.
 
@@ -130,7 +130,7 @@ class Monitor:
         path: str | os.PathLike[str] | None = None,
         refresh: int = 20,
         remember: int = 10,
-        rng: int = 0,
+        rng: Seed = 0,
         **options: Any,
     ) -> None:
         unknown = options.keys() - OPTIONS
@@ -146,10 +146,9 @@ class Monitor:
             raise ValueError(f"trace must be 0 or at least {FEWEST} products, got {trace!r}.")
         require_int("refresh", refresh, 0)
         require_int("remember", remember, 0)
-        require_int("rng", rng, 0)
         require_tolerance(tol)
         self._lr = _rate(lr)
-        self._trace, self._refresh, self._rng = int(trace), int(refresh), int(rng)
+        self._trace, self._refresh, self._rng = int(trace), int(refresh), seed(rng)
         self._history = History(size, int(k))
         self._trackers = {"hessian": Tracker(int(k), float(tol), int(remember))}
         if ggn and isinstance(H.setting.criterion, PairCriterion):

@@ -9,7 +9,7 @@ from typing import Any, cast
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arguments import generator, require_int, require_tolerance
+from hessence._common.arguments import Seed, generator, require_int, require_tolerance
 from hessence._common.arrays import Array, epsilon, integers, like, to_numpy
 from hessence._common.device import budget
 from hessence.krylov.density import density
@@ -42,7 +42,7 @@ def estimate(
     *,
     which: str = "LA",
     tol: float = 1e-6,
-    rng: int | np.random.Generator | None = 0,
+    rng: Seed = 0,
     probes: int = 16,
     steps: int = 64,
     memory: float | None = None,

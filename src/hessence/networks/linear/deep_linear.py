@@ -10,6 +10,7 @@ from typing import Any, Self
 import array_api_compat as api
 import numpy as np
 
+from hessence._common.arguments import Seed, generator
 from hessence._common.arrays import Array, floating, like, numerical_rank, to_numpy
 from hessence.networks.linear.bounds import LinearBounds, bounds_of
 from hessence.networks.linear.gauss_newton import balance_defect
@@ -77,7 +78,7 @@ class DeepLinear(LinearNetwork):
         return tuple(eye + w for w in self.weights)
 
     @classmethod
-    def balanced(cls, dims: Sequence[int], singular_values: Array, rng: Any = None) -> Self:
+    def balanced(cls, dims: Sequence[int], singular_values: Array, rng: Seed = None) -> Self:
         """Return a random balanced network: W_ℓ W_ℓᵀ = W_{ℓ+1}ᵀ W_{ℓ+1} for all layers.
 
         Parameters
@@ -108,12 +109,12 @@ class DeepLinear(LinearNetwork):
                 f"singular_values must have at most min(dims) = {min(widths)} entries, "
                 f"got {values.size}."
             )
-        generator = np.random.default_rng(rng)
-        bases = [random_orthogonal(width, generator) for width in widths]
+        source = generator(rng)
+        bases = [random_orthogonal(width, source) for width in widths]
         return cls._from_bases(bases, values)
 
     @classmethod
-    def balanced_from(cls, product: Array, dims: Sequence[int], rng: Any = None) -> Self:
+    def balanced_from(cls, product: Array, dims: Sequence[int], rng: Seed = None) -> Self:
         """Return a balanced network with a given product (d_L, d_0).
 
         Each layer gets the L-th roots of the product's singular values; hidden singular vectors are
@@ -141,8 +142,8 @@ class DeepLinear(LinearNetwork):
             raise ValueError(
                 f"dims must be at least {rank} everywhere, the rank of the product, got {widths}."
             )
-        generator = np.random.default_rng(rng)
-        hidden = [random_orthogonal(width, generator) for width in widths[1:-1]]
+        source = generator(rng)
+        hidden = [random_orthogonal(width, source) for width in widths[1:-1]]
         roots = singular[:rank] ** (1 / (len(widths) - 1))
         net = cls._from_bases([right.T, *hidden, left], roots)
         return cls([like(w, matrix) for w in net.weights])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
-
+from hessence._common.arguments import Seed, generator
 from hessence.networks.linear.deep_linear import DeepLinear, as_widths, random_orthogonal
 
 
-def standard(dims: Sequence[int], rng: Any = None) -> DeepLinear:
+def standard(dims: Sequence[int], rng: Seed = None) -> DeepLinear:
     """Return a network as PyTorch initialises its linear layers: uniform in ±1/√fan_in.
 
     Parameters
@@ -27,11 +25,11 @@ def standard(dims: Sequence[int], rng: Any = None) -> DeepLinear:
     >>> hs.init.standard((3, 100, 2), rng=0)
     DeepLinear(3-100-2)
     """
-    generator = np.random.default_rng(rng)
-    return DeepLinear([generator.uniform(-1, 1, size=(b, a)) / a**0.5 for a, b in _layers(dims)])
+    source = generator(rng)
+    return DeepLinear([source.uniform(-1, 1, size=(b, a)) / a**0.5 for a, b in _layers(dims)])
 
 
-def ntk(dims: Sequence[int], rng: Any = None) -> DeepLinear:
+def ntk(dims: Sequence[int], rng: Seed = None) -> DeepLinear:
     """Return a network in the neural-tangent parametrisation.
 
     Standard normal weights, and multipliers 1/√fan_in that are not trained. The arguments are those
@@ -43,15 +41,15 @@ def ntk(dims: Sequence[int], rng: Any = None) -> DeepLinear:
     >>> hs.init.ntk((4, 100, 1), rng=0).multipliers
     (0.5, 0.1)
     """
-    generator = np.random.default_rng(rng)
+    source = generator(rng)
     layers = _layers(dims)
     return DeepLinear(
-        [generator.normal(size=(b, a)) for a, b in layers],
+        [source.normal(size=(b, a)) for a, b in layers],
         multipliers=[a**-0.5 for a, _ in layers],
     )
 
 
-def mup(dims: Sequence[int], rng: Any = None) -> DeepLinear:
+def mup(dims: Sequence[int], rng: Seed = None) -> DeepLinear:
     r"""Return a network in the maximal-update parametrisation.
 
     Normal weights with variance :math:`\min(1, n_\ell/n_{\ell-1})/n_{\ell-1}`, so that the spectral
@@ -64,13 +62,13 @@ def mup(dims: Sequence[int], rng: Any = None) -> DeepLinear:
     >>> hs.init.mup((3, 100, 2), rng=0).dims
     (3, 100, 2)
     """
-    generator = np.random.default_rng(rng)
+    source = generator(rng)
     return DeepLinear(
-        [generator.normal(size=(b, a)) * (min(1.0, b / a) / a) ** 0.5 for a, b in _layers(dims)]
+        [source.normal(size=(b, a)) * (min(1.0, b / a) / a) ** 0.5 for a, b in _layers(dims)]
     )
 
 
-def orthogonal(dims: Sequence[int], rng: Any = None) -> DeepLinear:
+def orthogonal(dims: Sequence[int], rng: Seed = None) -> DeepLinear:
     """Return a network whose layers have orthonormal rows or columns, uniformly at random.
 
     The arguments are those of :func:`standard`.
@@ -84,8 +82,8 @@ def orthogonal(dims: Sequence[int], rng: Any = None) -> DeepLinear:
     >>> bool(np.allclose(second @ second.T, np.eye(2)))
     True
     """
-    generator = np.random.default_rng(rng)
-    return DeepLinear([random_orthogonal(max(a, b), generator)[:b, :a] for a, b in _layers(dims)])
+    source = generator(rng)
+    return DeepLinear([random_orthogonal(max(a, b), source)[:b, :a] for a, b in _layers(dims)])
 
 
 def _layers(dims: Sequence[int]) -> list[tuple[int, int]]:
