@@ -119,17 +119,19 @@ class CrossEntropy:
         return -target * (shifted - normaliser)
 
     def first(self, prediction: Array, target: Array) -> Array:
-        """Return softmax(f) Σ_k y_k − y."""
-        xp = api.array_namespace(prediction)
+        """Return p Σ_k y_k − y with p = softmax(f), also where an output is as good as decided."""
         _require_probabilities(target)
-        return _softmax(prediction) * xp.sum(target, axis=-1, keepdims=True) - target
+        p = _softmax(prediction)
+        # Σ_j (p_k y_j − y_k p_j) without j = k, which vanishes: a p_k close to 1 keeps its digits.
+        return p * _sum_of_others(target) - target * _sum_of_others(p)
 
     def second(self, prediction: Array, target: Array) -> Array:
         """Return (diag(p) − p pᵀ) Σ_k y_k with p = softmax(f), (..., K, K)."""
         xp = api.array_namespace(prediction)
         p = _softmax(prediction)
         eye = xp.eye(p.shape[-1], dtype=p.dtype, device=api.device(p))
-        spread = p[..., None] * eye - p[..., :, None] * p[..., None, :]
+        diagonal = (p * _sum_of_others(p))[..., None]
+        spread = diagonal * eye - p[..., :, None] * p[..., None, :] * (1 - eye)
         return spread * xp.sum(target, axis=-1)[..., None, None]
 
 
@@ -167,6 +169,16 @@ def _softmax(logits: Array) -> Array:
     xp = api.array_namespace(logits)
     weights = xp.exp(logits - xp.max(logits, axis=-1, keepdims=True))
     return weights / xp.sum(weights, axis=-1, keepdims=True)
+
+
+def _sum_of_others(values: Array) -> Array:
+    """Return Σ_{j≠k} v_j of values that are not negative, to full relative accuracy."""
+    xp = api.array_namespace(values)
+    total = xp.sum(values, axis=-1, keepdims=True)
+    # Only a value that is most of the total would cancel against it, and there is one at most.
+    large = 2 * values > total
+    rest = xp.sum(xp.where(large, 0 * values, values), axis=-1, keepdims=True)
+    return xp.where(large, rest + 0 * values, total - values)
 
 
 def sigmoid(t: Array) -> Array:
