@@ -77,10 +77,10 @@ def _pool(work: Iterable[Job], workers: int) -> Any:
 
 
 def prepare_worker(parent: int) -> None:
-    """Make a worker process go when the process that started it goes, and not before.
+    """End a worker process when the process that started it ends, and not before.
 
     A terminal sends Ctrl-C to all of them, and only the first should answer. If that one is killed
-    it cannot tell the others, so these look after it.
+    it cannot tell the others, so they watch it.
     """
     ignore_interrupts()
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()

@@ -94,7 +94,7 @@ def _gather_helpers(node: ast.AST, helpers: dict[str, str]) -> None:
 
 
 def _module_file(name: str) -> Path | None:
-    """Return the file of a module, or None for a name that is none."""
+    """Return the file of a module, or None if the name is no module."""
     try:
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:

@@ -148,7 +148,7 @@ class NothingToReportError(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """A finished experiment, as its folder tells it."""
+    """A finished experiment, read from its folder."""
 
     folder: Path
     stated: dict[str, Any]

@@ -46,7 +46,7 @@ class Finding:
 
 
 def no_data(settings: Any) -> Sequence[str]:
-    """Return the data sets an experiment needs that draws all it needs itself."""
+    """Return no data sets: the experiment draws all its data itself."""
     return ()
 
 

@@ -79,7 +79,7 @@ def collect(
 
 
 def list_tasks(experiment: Experiment[Any], settings: Any) -> list[Task]:
-    """Return the tasks of an experiment, in JSON's types; there are some, and no two are alike."""
+    """Return the tasks of an experiment in JSON's types; refuse duplicates, or no tasks at all."""
     tasks: dict[str, Task] = {}
     for task in map(json_value, experiment.tasks(settings)):
         text = canonical_json(task)
@@ -92,7 +92,7 @@ def list_tasks(experiment: Experiment[Any], settings: Any) -> list[Task]:
 
 
 def run_key(experiment: Experiment[Any], settings: Any, seed: int) -> Key:
-    """Return what tells the records of one run from all others."""
+    """Return the key that distinguishes the records of one run from all others."""
     code = f"{hessence.__version__}/{fingerprint(experiment.run, type(settings))}"
     return Key(experiment.id, code, canonical_json(dataclasses.asdict(settings)), seed)
 

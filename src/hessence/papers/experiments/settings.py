@@ -50,7 +50,7 @@ Share = Annotated[float, between(0, 1)]
 
 
 def complaint(value: Any, kind: Any) -> str | None:
-    """Return what a value must be but is not, by the annotation of its field.
+    """Return what the annotation of a field requires and a value violates.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def complaint(value: Any, kind: Any) -> str | None:
 
 
 def require_limits(settings: Any) -> None:
-    """Refuse settings of which one is out of its limits."""
+    """Refuse settings with a value outside its limits."""
     for name, kind in typing.get_type_hints(type(settings), include_extras=True).items():
         value = getattr(settings, name)
         if words := complaint(value, kind):

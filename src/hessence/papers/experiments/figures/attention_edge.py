@@ -31,7 +31,7 @@ FALL = 0.95
 
 @dataclass(frozen=True)
 class Settings:
-    """The task is to reverse two tokens; the paper does not tell which two.
+    """The task is to reverse two tokens; the paper does not say which two.
 
     `first` and `second` are the tokens that are looked at closely, with `seeds` networks. The map
     goes over first tokens up to `extent` and second tokens from −`extent` to `extent`: swapping
@@ -70,7 +70,7 @@ def tasks(settings: Settings) -> Iterator[Task]:
 
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
-    """Train all networks in one batch, and tell how each of them ends."""
+    """Train all networks in one batch, and classify how each of them ends."""
     x = np.asarray([task["first"], task["second"]])
     on_map = (task["first"], task["second"]) != (settings.first, settings.second)
     seeds = settings.map_seeds if on_map else settings.seeds

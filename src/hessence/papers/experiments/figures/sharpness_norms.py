@@ -131,7 +131,7 @@ def _taught(records: list[Record], teacher: str) -> list[Record]:
 
 
 def _agreed(finding: Finding, other: Finding | None = None) -> Finding:
-    """Keep a verdict that the other teacher gives too; tell both."""
+    """Keep a verdict that the other teacher gives too; report both."""
     if other is None:
         return finding
     same = other.holds == finding.holds

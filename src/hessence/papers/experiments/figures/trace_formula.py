@@ -125,7 +125,7 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
 
 
 def _on_flattening(records: list[Record]) -> Finding:
-    """Ask for a fall one could see; that there is any fall at all is told too."""
+    """Ask for a fall one could see; report any fall at all, too."""
     deepest = {
         name: [1 - min(record[name]) / record[name][0] for record in records]
         for name in ("sharpness", "formula", "norm")

@@ -31,7 +31,7 @@ MOST = ", where more than half is asked for"
 
 @dataclass(frozen=True)
 class Settings:
-    """Width, rate and momentum as in the papers, which do not tell the wedge.
+    """Width, rate and momentum as in the papers, which do not specify the wedge.
 
     Here y = abs(x), with x uniform from `lowest` to 1: were it symmetric, the best linear fit would
     be zero and a linear network would have no phases. Weights are in the standard parametrisation.
@@ -104,7 +104,7 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
 
 
 def _summary(pair: Any, progress: Any, trace: Any) -> Record:
-    """Tell how the smaller outlier starts, turns and ends."""
+    """Describe how the smaller outlier starts, turns and ends."""
     finite = bool(np.isfinite(pair).all() and np.isfinite(progress).all())
     larger, smaller = pair[:, 0], pair[:, 1]
     seen = np.flatnonzero(np.abs(smaller) > RESOLVED * larger) if finite else np.arange(0)
