@@ -133,7 +133,7 @@ def test_randomness_in_a_forward_is_found(function, operator):
 
 def test_the_check_leaves_graphs_and_answers_as_they_were():
     case = problem("tanh_mlp")
-    H = hs.hessian(case.model, case.data, case.loss, mode="vectors")
+    H = hs.hessian(case.model, case.data, case.loss)
     before = H.dense()
     kept = H.kept_graphs
     assert H.check() == H.check()

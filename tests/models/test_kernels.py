@@ -161,7 +161,7 @@ COMPILED = pytest.param({"compile": True}, marks=[
 ])  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [{"mode": "vectors"}, {"mode": "blocks"}, COMPILED])
+@pytest.mark.parametrize("options", [{}, COMPILED])
 def test_a_model_of_everything(options):
     model = Everything()
     x, y = (numbers(2, 3, 3, seed=1), numbers(2, 3, 1, seed=2))

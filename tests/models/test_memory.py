@@ -10,21 +10,22 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hessence as hs
-from hessence.models.feed_forward import FeedForwardTerm
+from hessence.models import term_store
 from hessence.models.term_store import TermStore
+from hessence.models.terms import HessianTerm
 from tests.models.alive import bytes_alive
 from tests.models.market import MODELS, numbers, problem
 from tests.models.oracle import assert_same, dense_hessian
 
 
-@pytest.mark.parametrize("mode", ["vectors", "blocks"])
 @pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
 @pytest.mark.parametrize("name", MODELS)
-def test_all_ways_to_multiply_agree(name, operator, mode):
-    """The tests of the matrices themselves let the library choose."""
+def test_columns_one_by_one_are_those_at_once(name, operator, monkeypatch):
+    """These models are small: the tests of their matrices multiply many columns at once."""
     case = problem(name)
     expected = operator(case.model, case.data, case.loss).dense()
-    H = operator(case.model, case.data, case.loss, memory=0, mode=mode)
+    monkeypatch.setattr(term_store, "AT_ONCE_BYTES", 0.0)
+    H = operator(case.model, case.data, case.loss, memory=0)
     assert_same(H.dense(), expected)
     assert H.kept_graphs == 0
 
@@ -66,9 +67,10 @@ class Cubed(nn.Module):
         return self.last(Stubborn.apply(self.first(x)))
 
 
-@pytest.mark.parametrize("mode", ["auto", "blocks", "vectors"])
+@pytest.mark.parametrize("limit", [0.0, 2.0**21])
 @pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
-def test_what_cannot_be_done_at_once_is_done_one_by_one(mode, operator):
+def test_what_cannot_be_done_at_once_is_done_one_by_one(limit, operator, monkeypatch):
+    monkeypatch.setattr(term_store, "AT_ONCE_BYTES", limit)
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model, x, y = Cubed().double(), numbers(40, 2), numbers(40, 1)
@@ -80,7 +82,7 @@ def test_what_cannot_be_done_at_once_is_done_one_by_one(mode, operator):
 
     for data in ((x, y), list(zip(x.split(13), y.split(13), strict=True))):
         for given in (nn.MSELoss(), loss):
-            H = operator(model, data, given, mode=mode)
+            H = operator(model, data, given)
             assert_same(H.dense(), expected)
             assert_same(H.dense(), expected)
 
@@ -162,15 +164,18 @@ def test_chunks_do_not_depend_on_the_size_of_batches(size):
     assert H.kept_graphs == 1
 
 
-def test_no_product_is_wasted_on_a_trial_that_can_tell_nothing(monkeypatch):
-    calls = []
-    multiply = FeedForwardTerm.multiply
+@pytest.mark.parametrize(("samples", "calls"), [(50, 1), (5000, 4)])
+def test_columns_go_through_small_graphs_at_once(batches, samples, calls, monkeypatch):
+    """The size of a graph decides, and never a clock."""
+    made = []
+    multiply = HessianTerm.multiply
     monkeypatch.setattr(
-        FeedForwardTerm, "multiply", lambda *a, **k: calls.append(1) or multiply(*a, **k)
+        HessianTerm, "multiply", lambda *a, **k: made.append(1) or multiply(*a, **k)
     )
-    H = hs.hessian(nn.Linear(3, 2), (torch.ones(5, 3), torch.ones(5, 2)), nn.MSELoss())
-    _ = H @ torch.ones(8, 4)
-    assert len(calls) == 4
+    model, _ = batches
+    H = hs.hessian(model, [(numbers(samples, 3), numbers(samples, 2))], closure)
+    _ = H @ numbers(H.shape[0], 4)
+    assert len(made) == calls
 
 
 def test_graphs_that_are_let_go(batches):
@@ -238,7 +243,7 @@ def test_one_graph_at_a_time(batches):
         def backward(context, slope):
             return slope
 
-    H = hs.hessian(Watched(), data, closure, memory=0, mode="vectors")
+    H = hs.hessian(Watched(), data, closure, memory=0)
     v = numbers(H.shape[0])
     H @ v
     most = 0
@@ -321,7 +326,7 @@ def test_sizes_of_graphs_are_worked_out_once_for_each_batch(monkeypatch):
     monkeypatch.setattr(TermStore, "_bytes", lambda *a: asked.append(1) or worked_out(*a))
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
     data = [(numbers(2, 2), numbers(2, 1)) for _ in range(60)]
-    H = hs.hessian(model, data, closure, mode="blocks")
+    H = hs.hessian(model, data, closure)
     for _ in range(2):
         _ = H @ numbers(H.shape[0], 2)
     assert len(asked) <= 2 * len(data)

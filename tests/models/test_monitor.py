@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import hessence as hs
-from hessence.models.block_products import BlockProducts
 from hessence.models.history import History
 from hessence.models.monitor import Monitor
 from hessence.models.tracking import Tracker
@@ -350,18 +349,3 @@ def test_a_random_model_is_refused():
         monitor.measure(0)
     with pytest.raises(ValueError, match="something random is in the model"):
         hs.layer_spectra(Dropping(), data, nn.MSELoss())
-
-
-def test_whether_blocks_pay_is_tried_once(monkeypatch):
-    """Not at every measurement: for the Hessian and for the Gauss–Newton matrix."""
-    tried = []
-    trial = BlockProducts._trial
-    monkeypatch.setattr(BlockProducts, "_trial", lambda *a: tried.append(1) or trial(*a))
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv1d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(24, 2)).double()
-    data = torch.randn(20, 1, 8).double(), torch.randn(20, 2).double()
-    monitor = Monitor(model, data, nn.MSELoss(), k=2)
-    for step in range(4):
-        monitor.measure(step)
-        descend(model, data, nn.MSELoss(), 0.01, None, None)
-    assert len(tried) == 2

@@ -132,7 +132,7 @@ def test_the_same_seed_twice(make):
     case = large(make)
     answers = []
     for _ in range(2):
-        H = hs.hessian(case.model, case.data, case.loss, mode="vectors")
+        H = hs.hessian(case.model, case.data, case.loss)
         pairs = hs.eigenpairs(H, k=3, rng=4)
         found = pairs.eigenvalues, pairs.eigenvectors, hs.trace(H, products=9, rng=4).value
         density = hs.density(H, probes=2, steps=8, rng=4)

@@ -25,7 +25,7 @@ def compiled(build: Callable[[Any], Term]) -> Callable[[Any], Term]:
 class CompiledTerm(Term):
     """A term whose products are compiled when first asked for, one vector at a time."""
 
-    takes_blocks = False
+    takes_columns = False
 
     def __init__(self, term: Term) -> None:
         self._term = term

@@ -1,6 +1,6 @@
-r"""Products for plain stacks of linear layers and activations, written out.
+r"""Products for plain chains of linear layers and activations, written out.
 
-Automatic differentiation records many small steps of which most products need few. For a stack
+Automatic differentiation records many small steps of which most products need few. For a chain
 :math:`z_l = W_l a_{l-1} + b_l,\ a_l = \varphi(z_l)` the derivative of everything in the direction
 :math:`(V_l, c_l)` is Pearlmutter's R-operator (Neural Computation 6, 1994),
 
@@ -29,7 +29,6 @@ from hessence.models.criterion import PairCriterion
 from hessence.models.model_copy import ModelCopy
 from hessence.models.model_layers import flatten, is_plain
 from hessence.models.terms import Term
-from hessence.models.workspaces import CommonWorkspace
 
 ELEMENTWISE = (
     nn.CELU, nn.ELU, nn.GELU, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU,
@@ -49,8 +48,8 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Stack:
-    """A plain stack: what is done to the inputs first, then linear layers with activations."""
+class Chain:
+    """A plain chain: what is done to the inputs first, then linear layers with activations."""
 
     before: tuple[nn.Module, ...]
     stages: tuple[Stage, ...]
@@ -62,7 +61,7 @@ class Stack:
         return {name for name in both if name is not None}
 
     @classmethod
-    def read(cls, model: nn.Module) -> Stack | None:
+    def read(cls, model: nn.Module) -> Chain | None:
         """Read a model; None if it is anything else, or has weights that are shared."""
         before: list[nn.Module] = []
         stages: list[Stage] = []
@@ -88,25 +87,25 @@ class Stack:
                 return None
         return cls(tuple(before), tuple(stages)) if stages else None
 
-    def sizes(self, copy: ModelCopy, batch: tuple[Tensor, Any]) -> list[int]:
-        """Return how many bytes each tensor takes that the term of a batch holds."""
+    def bytes(self, copy: ModelCopy, batch: tuple[Tensor, Any]) -> float:
+        """Return how many bytes the term of a batch holds."""
         weights = [copy.value(stage.weight) for stage in self.stages]
         rows = batch[0].numel() // max(weights[0].shape[1], 1)
-        found = [weight.nbytes for weight in weights]
+        found = sum(weight.nbytes for weight in weights)
         for stage, weight in zip(self.stages, weights, strict=True):
             after, before = weight.shape
-            # The signal; the gradient and the motion after the layer; φ′, φ″ and motion after φ.
-            numbers = [before, after, after, *([after] * 3 if stage.activations else [])]
-            found += [rows * number * weight.itemsize for number in numbers]
-        return found
+            # The signal before the layer; the gradient after it; φ′ and φ″.
+            numbers = before + after * (3 if stage.activations else 1)
+            found += rows * numbers * weight.itemsize
+        return float(found)
 
 
 class FeedForwardTerm(Term):
-    """The Hessian, or its Gauss–Newton part, of a plain stack's total loss over a batch.
+    """The Hessian, or its Gauss–Newton part, of a plain chain's total loss over a batch.
 
     Parameters
     ----------
-    stack : Stack
+    chain : Chain
         The layers.
     copy : ModelCopy
         Their weights.
@@ -116,33 +115,30 @@ class FeedForwardTerm(Term):
         Inputs and targets.
     functional : bool
         Whether to take the functional part too.
-    common : CommonWorkspace
-        Where products put what they pass on, shared with the terms of other batches.
     """
 
-    takes_blocks = False
+    takes_columns = False
 
     def __init__(
         self,
-        stack: Stack,
+        chain: Chain,
         copy: ModelCopy,
         criterion: PairCriterion,
         batch: Any,
         *,
         functional: bool,
-        common: CommonWorkspace,
     ) -> None:
         inputs, target = batch
         place = {name: i for i, name in enumerate(copy.parameters.names)}
-        self._functional, self._workspace = functional, common.get()
+        self._functional = functional
         with torch.no_grad():
-            for module in stack.before:
+            for module in chain.before:
                 inputs = module(inputs.clone())
         shape = inputs.shape[:-1]
         signal = inputs.detach().reshape(-1, inputs.shape[-1])
         self._layers: list[_Layer] = []
         derivatives_after: list[tuple[Tensor, Tensor] | None] = []
-        for stage in stack.stages:
+        for stage in chain.stages:
             weight = copy.value(stage.weight)
             bias = None if stage.bias is None else copy.value(stage.bias)
             before = torch.nn.functional.linear(signal, weight, bias)
@@ -187,28 +183,23 @@ class FeedForwardTerm(Term):
         assert not batched
         kind = self._layers[0].weight
         given = {i: part.to(kind.dtype) for i, part in zip(chosen, directions, strict=True)}
-        bent = [layer for layer in self._layers if layer.first is not None]
-        widths = [len(layer.weight) for layer in [*self._layers, *bent]]
-        rows = len(self._layers[0].signal)
-        with torch.no_grad(), self._workspace.lend(rows, widths, kind) as room:
-            images_by_place = self._images(given, *self._forward(given, room))
+        with torch.no_grad():
+            images_by_place = self._images(given, *self._forward(given))
         return [images_by_place[i] for i in chosen]
 
     def _forward(
-        self, given: dict[int, Tensor], room: Sequence[Tensor]
+        self, given: dict[int, Tensor]
     ) -> tuple[list[Tensor | None], list[Tensor | None], Tensor]:
-        """Return ȧ before and ż at every layer, and ȧ in the end; there is room for all of them."""
+        """Return ȧ before and ż at every layer, and ȧ in the end."""
         moving: Tensor | None = None
         incoming: list[Tensor | None] = []
         moved: list[Tensor | None] = []
-        befores, afters = room[: len(self._layers)], iter(room[len(self._layers) :])
-        for layer, before in zip(self._layers, befores, strict=True):
+        for layer in self._layers:
             incoming.append(moving)
-            moving = layer.push(moving, given, before)
+            moving = layer.push(moving, given)
             moved.append(moving)
-            if layer.first is not None:
-                after = next(afters)
-                moving = None if moving is None else torch.mul(layer.first, moving, out=after)
+            if layer.first is not None and moving is not None:
+                moving = layer.first * moving
         last = self._layers[-1]
         return incoming, moved, torch.zeros_like(last.delta) if moving is None else moving
 
@@ -224,7 +215,7 @@ class FeedForwardTerm(Term):
         for index in reversed(range(len(self._layers))):
             layer, motion = self._layers[index], moved[index]
             if layer.first is not None:
-                pulled = pulled.mul_(layer.first)
+                pulled = pulled * layer.first
             if layer.second is not None and motion is not None:
                 pulled = pulled.addcmul_(layer.second, motion)
             entered = incoming[index]
@@ -237,9 +228,7 @@ class FeedForwardTerm(Term):
                 images[layer.bias_place] = pulled.sum(0)
             if len(images) == len(given):
                 break
-            # Into the room of ȧ, which has done its work, and is there if any image is missing yet.
-            assert entered is not None
-            pulled = torch.mm(pulled, layer.weight, out=entered)
+            pulled = pulled @ layer.weight
             if self._functional and layer.weight_place in given:
                 pulled.addmm_(layer.delta, given[layer.weight_place])
         return images
@@ -257,21 +246,16 @@ class _Layer:
     second: Tensor | None = None
     delta: Tensor = field(init=False)
 
-    def push(self, moving: Tensor | None, given: dict[int, Tensor], out: Tensor) -> Tensor | None:
+    def push(self, moving: Tensor | None, given: dict[int, Tensor]) -> Tensor | None:
         """Return ż for the motion ȧ of what comes in, and of the layer's own parameters."""
         shift = given.get(self.bias_place) if self.bias_place is not None else None
         turn = given.get(self.weight_place) if self.weight_place is not None else None
-        if turn is not None and shift is not None:
-            torch.addmm(shift, self.signal, turn.T, out=out)
-        elif turn is not None:
-            torch.mm(self.signal, turn.T, out=out)
-        elif shift is not None:
-            out.copy_(shift.expand_as(out))
-        elif moving is not None:
-            return torch.mm(moving, self.weight.T, out=out)
-        else:
-            return None
-        return out if moving is None else out.addmm_(moving, self.weight.T)
+        if turn is not None:
+            out = torch.nn.functional.linear(self.signal, turn, shift)
+            return out if moving is None else out.addmm_(moving, self.weight.T)
+        if moving is not None:
+            return torch.nn.functional.linear(moving, self.weight, shift)
+        return None if shift is None else shift.expand(len(self.signal), -1)
 
 
 def _activate(

@@ -12,7 +12,7 @@ from torch import Tensor
 from hessence.models.criterion import PairCriterion, predict
 from hessence.models.model_copy import ModelCopy
 from hessence.models.model_operator import ModelOperator
-from hessence.models.setting import Mode, Setting
+from hessence.models.setting import Setting
 from hessence.models.term_store import TermStore
 from hessence.models.terms import GgnTerm, HessianTerm
 from hessence.spectra.operators import Operator
@@ -80,7 +80,6 @@ def hessian(
     *,
     eval_mode: bool = False,
     memory: float | None = None,
-    mode: Mode = "auto",
     compile: bool = False,
     copy: bool = True,
 ) -> ModelHessian:
@@ -122,12 +121,9 @@ def hessian(
     memory : float, optional
         How many bytes of data, and how many of graphs, to keep from product to product; what does
         not fit is read or computed again each time. By default half of what is free.
-    mode : {"auto", "vectors", "blocks"}
-        Whether several columns go through a graph one by one or at once. By default a trial tells.
-        Products of plain stacks of linear layers, and compiled ones, are always one by one.
     compile : bool
         Compile the products with ``torch.compile``: takes some ten seconds to minutes, and pays
-        after hundreds to thousands of products of a transformer, and never for plain stacks of
+        after hundreds to thousands of products of a transformer, and never for plain chains of
         linear layers (see the benchmarks).
     copy : bool
         Work on a copy of the model. False works on the model itself, for one that cannot be
@@ -141,6 +137,10 @@ def hessian(
 
     Notes
     -----
+    Columns V go through a graph at once if it holds at most 2 MB (64 MB on an accelerator), and one
+    by one if it is larger, since that is then faster. Products of plain chains of linear layers and
+    activations, and compiled ones, are made one by one.
+
     Under ``torch.distributed`` each process gives its own share of the data, and all get the
     product of the whole; they must multiply by the same vectors, as the solvers of this library do.
 
@@ -164,7 +164,6 @@ def hessian(
         params,
         eval_mode=eval_mode,
         memory=memory,
-        mode=mode,
         compile=compile,
         copy=copy,
     )
@@ -180,7 +179,6 @@ def ggn(
     *,
     eval_mode: bool = False,
     memory: float | None = None,
-    mode: Mode = "auto",
     compile: bool = False,
     copy: bool = True,
 ) -> ModelGgn:
@@ -210,7 +208,6 @@ def ggn(
         params,
         eval_mode=eval_mode,
         memory=memory,
-        mode=mode,
         compile=compile,
         copy=copy,
     )

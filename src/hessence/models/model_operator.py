@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, Self, TypeVar, cast
 
 import torch
@@ -17,15 +17,11 @@ from hessence._common.messages import warn
 from hessence.models import ranks
 from hessence.models.batch_parts import tensors_in
 from hessence.models.batch_probe import BatchProbe
-from hessence.models.block_products import BlockProducts
 from hessence.models.checks import Check, CheckWarning
 from hessence.models.model_copy import ModelCopy
-from hessence.models.setting import Mode, Setting
+from hessence.models.setting import Setting
 from hessence.models.term_store import TermStore
 from hessence.spectra.operators import Operator
-
-WIDEST = 16
-"""How many vectors go through a graph at once at most."""
 
 WHERE = "it comes from the data or the parameters, or the model overflows"
 
@@ -63,9 +59,6 @@ class ModelOperator(Operator):
         self.parameters = everything.block(self._chosen)
         self._products = 0
         self._watcher: Callable[[int], None] | None = None
-        # A bound method would tie operator and graphs into a knot.
-        widest = partial(_widest, setting.memory, terms)
-        self._blocks = BlockProducts(self.parameters, self._chosen, setting.mode, widest)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -80,15 +73,6 @@ class ModelOperator(Operator):
     @property
     def _reference(self) -> Tensor:
         return self.parameters.leaves[0].detach()
-
-    @property
-    def mode(self) -> Mode:
-        """How several columns are multiplied; "auto" until a trial has told."""
-        return self._blocks.mode
-
-    @mode.setter
-    def mode(self, mode: Mode) -> None:
-        self._blocks.mode = mode
 
     @property
     def kept_graphs(self) -> int:
@@ -215,12 +199,7 @@ class ModelOperator(Operator):
     def _apply(self, columns: Tensor) -> Tensor:
         self.setting.require_steady()
         rows = columns.detach().mT.contiguous()
-        result: Tensor | None = None
-        for term in self._terms:
-            images = self._blocks.multiply(term, rows)
-            del term  # before the next one is built
-            result = images if result is None else result.add_(images)
-        assert result is not None
+        result = self._terms.multiply(rows, self.parameters, self._chosen)
         ranks.sum_tensor(result)
         assert self._terms.count is not None
         result /= self._divisor(self._terms.count)
@@ -239,8 +218,3 @@ class ModelOperator(Operator):
         if self.setting.count == 0:
             raise ValueError("data has no targets that count: all of them are ignored.")
         return self.setting.count
-
-
-def _widest(memory: float, terms: TermStore) -> int:
-    """Return how many vectors there is room for in one graph."""
-    return int(max(2, min(WIDEST, memory / 4 / max(terms.chunk_bytes, 1.0))))

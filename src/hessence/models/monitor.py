@@ -20,10 +20,9 @@ from hessence.models.history import History
 from hessence.models.measurement import Measurement
 from hessence.models.model_matrices import ModelHessian, hessian
 from hessence.models.monitor_files import MonitorFiles
-from hessence.models.setting import Mode
 from hessence.models.tracking import Top, Tracker
 
-OPTIONS = {"params", "eval_mode", "memory", "mode", "compile"}
+OPTIONS = {"params", "eval_mode", "memory", "compile"}
 """What a monitor passes on to ``hs.hessian``."""
 
 
@@ -63,7 +62,7 @@ class Monitor:
     rng : int or numpy.random.Generator
         The source of random vectors; of a Generator a seed is drawn, once.
     **options
-        ``params``, ``eval_mode``, ``memory``, ``mode`` and ``compile`` of ``hs.hessian``.
+        ``params``, ``eval_mode``, ``memory`` and ``compile`` of ``hs.hessian``.
 
     Notes
     -----
@@ -153,8 +152,6 @@ class Monitor:
         self._trackers = {"hessian": Tracker(int(k), float(tol), int(remember))}
         if ggn and isinstance(H.setting.criterion, PairCriterion):
             self._trackers["ggn"] = Tracker(int(k), float(tol), int(remember))
-        # What a trial has told about several columns, for each matrix.
-        self._modes: dict[str, Mode] = {}
         self._last: int | None = None
         self._files = None if path is None else MonitorFiles(path)
         if self._files is not None:
@@ -253,13 +250,10 @@ class Monitor:
         check = self._refresh > 0 and index % self._refresh == 0
         # Seeds follow from the place in the history, so that a restart changes none of them.
         rng = np.random.default_rng([self._rng, index, name == "ggn"])
-        operator.mode = self._modes.get(name, operator.mode)
         try:
             return self._trackers[name].measure(operator, rng, check=check)
         except NotFiniteError:
             return _nothing(self._history.k)
-        finally:
-            self._modes[name] = operator.mode
 
 
 def _nothing(k: int) -> Top:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy as shallow_copy
 from functools import cached_property, partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,16 +18,13 @@ from hessence.models.batches import Batches, is_sample_pair, merged
 from hessence.models.checks import RANDOM, same
 from hessence.models.criteria import PointwiseCriterion, as_criterion
 from hessence.models.criterion import Criterion, PairCriterion, predict
-from hessence.models.feed_forward import FeedForwardTerm, Stack
-from hessence.models.graph_size import graph_bytes
+from hessence.models.feed_forward import Chain, FeedForwardTerm
+from hessence.models.graph_memory import graph_bytes
 from hessence.models.model_copy import ModelCopy
 from hessence.models.own_criteria import ClosureCriterion, FunctionCriterion
 from hessence.models.randomness import seeded
 from hessence.models.term_store import TermStore
 from hessence.models.terms import Term
-from hessence.models.workspaces import CommonWorkspace
-
-Mode = Literal["auto", "vectors", "blocks"]
 
 TRIED = 64
 """How many samples it is tried on whether a loss is steady and samples do not depend on others."""
@@ -48,12 +45,9 @@ class Setting:
         *,
         eval_mode: bool,
         memory: float | None,
-        mode: Mode,
         compile: bool,
         copy: bool = True,
     ) -> None:
-        if mode not in get_args(Mode):
-            raise ValueError(f'mode must be "auto", "vectors" or "blocks", got {mode!r}.')
         # What is made in inference mode cannot be part of a graph.
         with torch.inference_mode(mode=False):
             self.copy = ModelCopy(model, params, eval_mode=eval_mode, copy=copy)
@@ -64,7 +58,6 @@ class Setting:
             known = isinstance(loss, Criterion)
             self.criterion = loss if known else self._settle(as_criterion(loss, self.batches.first))
             self._steady = known
-        self.mode: Mode = mode
         self.compile = compile
         self.count: float | None = None
 
@@ -135,7 +128,7 @@ class Setting:
         prediction = self._predicted(inputs)
         if not isinstance(prediction, Tensor) or prediction.ndim != 1 or len(prediction) == 1:
             return
-        if self._stack is not None or prediction.shape != inputs.shape:
+        if self._chain is not None or prediction.shape != inputs.shape:
             raise ValueError(
                 f"data: an input of shape ({len(inputs)},) is a sample without a batch: give "
                 "x[None] and y[None], or stack the samples."
@@ -166,7 +159,7 @@ class Setting:
     def require_steady(self) -> None:
         """Refuse a loss that is random, once: evaluations on a few samples tell."""
         own = isinstance(self.criterion, (FunctionCriterion, ClosureCriterion))
-        if self._steady or (self._stack is not None and not own):
+        if self._steady or (self._chain is not None and not own):
             return
         steady = self.is_steady(self._some(TRIED))
         # Where one rank stopped alone, the others would wait for it.
@@ -248,7 +241,7 @@ class Setting:
             return False
         # A target that does not fit is told of before anything is computed.
         self.criterion.sum(whole, batch[1][:TRIED])
-        if self._stack is not None and not self._stack.before and inputs.ndim > 1:
+        if self._chain is not None and not self._chain.before and inputs.ndim > 1:
             return True
         if len(inputs) < 2:
             inputs, _ = next(iter(merged(self.batches, 2)))
@@ -281,40 +274,27 @@ class Setting:
         functional : bool
             Whether that is the whole Hessian, or its Gauss–Newton part.
         """
-        stack, criterion, sizes = self._stack, self.criterion, partial(graph_bytes, build)
-        written_out = False
+        chain, criterion, size = self._chain, self.criterion, partial(graph_bytes, build)
         if self.compile:
             from hessence.models.compiled import compiled
 
             build = compiled(build)
-        elif isinstance(criterion, PairCriterion) and stack is not None and self._covered(stack):
-            written_out, sizes = True, partial(stack.sizes, self.copy)
-            build = partial(
-                FeedForwardTerm,
-                stack,
-                self.copy,
-                criterion,
-                functional=functional,
-                common=CommonWorkspace(),
-            )
+        elif isinstance(criterion, PairCriterion) and chain is not None and self._covered(chain):
+            size = partial(chain.bytes, self.copy)
+            build = partial(FeedForwardTerm, chain, self.copy, criterion, functional=functional)
         return TermStore(
-            build,
-            self.batches,
-            separable=self.separable,
-            memory=self.memory,
-            sizes=sizes,
-            cached=written_out,
+            build, self.batches, separable=self.separable, memory=self.memory, size=size
         )
 
     @cached_property
-    def _stack(self) -> Stack | None:
+    def _chain(self) -> Chain | None:
         """The layers of the model, if that is plain."""
-        return Stack.read(self.copy.model) if self.copy.owned else None
+        return Chain.read(self.copy.model) if self.copy.owned else None
 
-    def _covered(self, stack: Stack) -> bool:
-        """Whether products of a plain stack are all there is to multiply by."""
+    def _covered(self, chain: Chain) -> bool:
+        """Whether products of a plain chain are all there is to multiply by."""
         names = set(self.copy.parameters.names)
-        return is_sample_pair(self.batches.first) and names <= stack.names
+        return is_sample_pair(self.batches.first) and names <= chain.names
 
 
 def _detached(part: Any) -> Any:

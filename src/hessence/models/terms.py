@@ -28,7 +28,7 @@ class Term(ABC):
 
     count: float
 
-    takes_blocks = True
+    takes_columns = True
     """Whether several vectors can be multiplied at once, rather than one by one."""
 
     @abstractmethod
