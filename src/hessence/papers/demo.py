@@ -106,6 +106,8 @@ def _instances() -> Iterator[tuple[str, Any, Any, Any]]:
     target = rng.normal(size=(200, 2))
     narrow = hs.init.mup((6, 20, 2), rng)
     yield "TwoLayerLinear 6-20-2", hs.TwoLayerLinear(*narrow.weights), inputs, target
+    residual = hs.ResidualLinear(*weights(1, 20, 6), *weights(1, 6, 20))
+    yield "ResidualLinear 6-20-6", residual, inputs, targets
     aligned = hs.DeepLinear.balanced((6, 7, 8, 6), np.linspace(0.5, 1.5, 6), rng)
     left, singular, right = np.linalg.svd(aligned.product)
     yield "DeepLinear 6-7-8-6, aligned", aligned, white, white @ (left * singular**0.5 @ right).T
@@ -199,4 +201,6 @@ def _loss_in_torch(net: Any, theta: Any, x: Any, y: Any) -> Any:
             f = x
             for piece, w in zip(pieces, net.weights, strict=True):
                 f = f @ piece.reshape(w.shape).T
+            if isinstance(net, hs.ResidualLinear):
+                f = f + x
     return ((f - y) ** 2).sum() / (2 * (x.numel() if isinstance(net, hs.SelfAttention) else len(x)))
