@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import array_api_compat as api
 import numpy as np
@@ -37,6 +37,9 @@ from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.krylov.trace import trace
 from hessence.spectra.estimating import estimate
 from hessence.spectra.spectrum import Spectrum
+
+Part = Literal["hessian", "ggn", "functional"]
+"""A Hessian, or one of the two parts that it is the sum of."""
 
 OF_SPECTRA = (
     "eigenvalues eigenvectors errors values multiplicities spaces labels sharpness trace_stderr "

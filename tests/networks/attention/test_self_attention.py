@@ -282,8 +282,11 @@ def test_other_arrays_come_back_as_they_went_in(kind):
     np.testing.assert_allclose(np.asarray(spectrum.eigenvalues), reference.eigenvalues, atol=1e-13)
 
 
-def test_gradients_flow_through_the_sharpness():
+@pytest.mark.parametrize("sign", [None, 1.0, -1.0])
+def test_gradients_flow_through_the_sharpness(sign):
     net, x, y, _ = instance(13, m=3)
+    if sign is not None:
+        net = hs.SelfAttention(net.w_v, net.w_q, sign * net.w_q)
     theta = torch.tensor(np.asarray(net.parameters()), requires_grad=True)
     data = torch.tensor(x), torch.tensor(y)
     base = hs.SelfAttention(*(torch.tensor(np.asarray(w)) for w in (net.w_v, net.w_q, net.w_k)))

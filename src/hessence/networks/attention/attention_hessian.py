@@ -19,15 +19,10 @@ from dataclasses import dataclass, replace
 import array_api_compat as api
 
 from hessence._common.arrays import Array, stack_rows, zero_rows
-from hessence.networks.scalar.gram import Gram
-from hessence.networks.scalar.products import (
-    Part,
-    Products,
-    bulk_isometry,
-    pair_isometry,
-)
+from hessence.networks.scalar.gram import Gram, root
+from hessence.networks.scalar.products import Products, bulk_isometry, pair_isometry
 from hessence.spectra.frames import Frame
-from hessence.spectra.operators import Hessian
+from hessence.spectra.operators import Hessian, Part
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Subspaces
 
@@ -54,7 +49,7 @@ class Scalars:
 def outlier_block(s: Scalars, g: Gram) -> Array:
     """Return the 3 × 3 block of w_V and the directions of w_Q ± w_K, (..., 3, 3)."""
     xp = api.array_namespace(g.inner)
-    p, q = xp.sqrt(g.plus / 2), xp.sqrt(g.minus / 2)
+    p, q = root(g.plus / 2), root(g.minus / 2)
     rows = [
         [s.alpha, s.beta * p, s.beta * q],
         [s.beta * p, s.zeta * p * p + s.gamma, s.zeta * p * q],
@@ -144,8 +139,8 @@ class AttentionHessian(Hessian):
 
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
-        blocks = self._ggn_blocks() if self.part == "ggn" else self._blocks()
-        return Spectrum(blocks, "closed form")
+        families = self._ggn_families() if self.part == "ggn" else self._families()
+        return Spectrum(families, "closed form", operator=self)
 
     def _apply(self, columns: Array) -> Array:
         xp = api.array_namespace(self.w_q)
@@ -154,12 +149,12 @@ class AttentionHessian(Hessian):
         w_q, w_k = self.w_q[..., None], self.w_k[..., None]
         along = xp.sum(w_k * dq + w_q * dk, axis=-2, keepdims=True)
         alpha, beta, gamma, zeta = (a[..., None, None] for a in (s.alpha, s.beta, s.gamma, s.zeta))
-        bent = beta * dv + zeta * along
+        on_inner = beta * dv + zeta * along
         return stack_rows(
-            alpha * dv + beta * along, gamma * dk + w_k * bent, gamma * dq + w_q * bent
+            alpha * dv + beta * along, gamma * dk + w_k * on_inner, gamma * dq + w_q * on_inner
         )
 
-    def _blocks(self) -> list[Subspaces]:
+    def _families(self) -> list[Subspaces]:
         s, m = self.scalars, int(self.w_q.shape[-1])
         matrix = outlier_block(s, self.numbers)
         pair = pair_isometry(self.w_k, self.w_q, self._place)
@@ -174,17 +169,17 @@ class AttentionHessian(Hessian):
                 ("bulk",),
                 lambda _, sign=sign: bulk_isometry(sign, self.w_k, self.w_q, self._place),  # type: ignore[misc]
                 m - 1,
-                matrix=(sign * s.gamma)[..., None, None],
+                values=(sign * s.gamma)[..., None],
             )
             for sign in (1, -1)
         ]
         return [Subspaces(("outlier",) * 3, lambda _: outliers, matrix=matrix), *bulk]
 
-    def _ggn_blocks(self) -> list[Subspaces]:
+    def _ggn_families(self) -> list[Subspaces]:
         """Return the 2 × 2 block of w_V and u, and the flat complement of u."""
         xp = api.array_namespace(self.w_q)
         s, m = self.scalars, int(self.w_q.shape[-1])
-        length = xp.sqrt(self.numbers.norm)
+        length = root(self.numbers.norm)
         off = s.beta * length
         rows = [
             xp.stack([s.alpha, off], axis=-1),
@@ -206,7 +201,7 @@ class AttentionHessian(Hessian):
         labels = ("outlier", "outlier")
         return [
             Subspaces(labels, lambda _: seen, matrix=matrix),
-            Subspaces(("flat",), lambda _: flat, 2 * m - 1, matrix=0 * matrix[..., :1, :1]),
+            Subspaces(("flat",), lambda _: flat, 2 * m - 1, values=0 * s.alpha[..., None]),
         ]
 
     def _place(self, on_q: Array, on_k: Array) -> Array:

@@ -44,7 +44,7 @@ class AttentionDescent(Descent):
         value, multiples = coordinates
         w = like(value, self.reference)
         inner = like(gram_along(self._first, multiples).inner, self.reference)
-        on_value, on_scores = self._net._slopes(self._data, self._loss, w, inner)
+        on_value, on_scores = self._net._gradient_at(self._data, self._loss, w, inner)
         gamma = to_numpy(on_scores).astype(np.float64)
         return to_numpy(on_value).astype(np.float64), gamma[..., None] * OPPOSITE * multiples
 

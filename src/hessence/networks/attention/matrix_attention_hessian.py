@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, constant, transpose
-from hessence.networks.twin import narrow_twin
-from hessence.spectra.frames import Frame
-from hessence.spectra.operators import Hessian
+from hessence._common.arrays import Array, transpose
+from hessence.networks.twin import TwinSubspaces
+from hessence.spectra.operators import Hessian, Part
 from hessence.spectra.spectrum import Spectrum
-from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Isometry, Subspaces
-
-HALF = 0.5**0.5
+from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Subspaces
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ class TokenMoments:
         xp = api.array_namespace(self.x)
         return xp.matmul(transpose(self.x), xp.matmul(self.response, self.first[..., None])[..., 0])
 
-    def bend(self, df: Array) -> Array:
+    def loss_hessian(self, df: Array) -> Array:
         """Apply the loss's second derivative to changes (T, d_V, k) of the predictions."""
         if self.second.ndim == 2:
             return self.second[..., None] * df
@@ -80,7 +76,7 @@ class MatrixAttentionHessian(Hessian):
     W_q: Array
     W_k: Array
     moments: TokenMoments
-    part: Literal["hessian", "ggn", "functional"] = "hessian"
+    part: Part = "hessian"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -111,14 +107,14 @@ class MatrixAttentionHessian(Hessian):
         on_value, on_z = 0 * dV, 0 * z
         if self.part != "functional":
             df = _act(t.mean, dV) + xp.matmul(transpose(self.W_v), dh)
-            bent = t.bend(df)
-            on_value = on_value + _act(transpose(t.mean), bent)
-            on_z = on_z + xp.matmul(t.covariance, xp.matmul(self.W_v, bent))
+            d_first = t.loss_hessian(df)
+            on_value = on_value + _act(transpose(t.mean), d_first)
+            on_z = on_z + xp.matmul(t.covariance, xp.matmul(self.W_v, d_first))
         if self.part != "ggn":
             swapped = xp.permute_dims(dV, (1, 0, 2))
             on_value = on_value + xp.permute_dims(_act(transpose(t.first), dh), (1, 0, 2))
-            pull = xp.matmul(t.covariance, _act(t.first, swapped))
-            on_z = on_z + pull + xp.matmul(t.skew, z)
+            mixed = xp.matmul(t.covariance, _act(t.first, swapped))
+            on_z = on_z + mixed + xp.matmul(t.skew, z)
         on_scores = t.scale * _act(transpose(t.x), on_z)
         on_q = _times(on_scores, self.W_k)
         on_k = _times(xp.permute_dims(on_scores, (1, 0, 2)), self.W_q)
@@ -149,12 +145,13 @@ class MatrixAttentionHessian(Hessian):
         if self.part != "functional":
             # |h|² tr φ″, and with R = C W_V/√d_K: tr(φ″ RᵀR) and tr(φ″ Rᵀ W_K W_Kᵀ R).
             outputs = t.response.shape[-1]
-            eye = xp.eye(outputs, dtype=self.dtype, device=api.device(self.W_v))
+            eye = xp.eye(outputs, dtype=self.dtype, device=api.device(self.W_v))[None, ...]
             squares = xp.sum(t.mean * t.mean, axis=-1)
-            total = total + xp.sum(squares * xp.sum(t.bend(eye[None, ...]) * eye, axis=(-2, -1)))
-            for weights, factor in ((turned, t.response), (long, self._through_keys(t.response))):
-                bent = t.bend(transpose(factor))
-                total = total + xp.sum(weights * xp.sum(transpose(factor) * bent, axis=(-2, -1)))
+            through_keys = xp.matmul(transpose(self.W_k), t.response)
+            for weights, factor in ((squares, eye), (turned, t.response), (long, through_keys)):
+                change = transpose(factor)
+                each = xp.sum(change * t.loss_hessian(change), axis=(-2, -1))
+                total = total + xp.sum(weights * each)
         if self.part != "ggn":
             keys = xp.matmul(self.W_k, transpose(self.W_k))
             skew = turned * xp.sum(xp.linalg.diagonal(t.skew), axis=-1)
@@ -162,83 +159,67 @@ class MatrixAttentionHessian(Hessian):
             total = total + t.scale**2 * xp.sum(skew)
         return total
 
-    def _through_keys(self, response: Array) -> Array:
-        return api.array_namespace(response).matmul(transpose(self.W_k), response)
-
     def squared_norm(self) -> Array:
-        """Return the sum of all squared entries: of H on the twin, and of the swap outside it."""
+        """Return the sum of all squared entries: of the twin's, and of the swap outside it."""
         xp = api.array_namespace(self.W_v)
-        eye = xp.eye(self._twin_size, dtype=self.dtype, device=api.device(self.W_v))
-        inside = self @ self._embed(eye)
-        total = xp.sum(inside * inside)
-        if self.part == "ggn":
-            return total
-        spare = int(self.W_q.shape[1]) - self._frame.rank
-        return total + 2 * spare * xp.sum(self.moments.gradient**2)
-
-    @cached_property
-    def _frame(self) -> Frame:
-        """A basis of the key directions in use and of those that are not."""
-        return Frame(narrow_twin(transpose(constant(self.W_k)), constant(self.W_q)).basis)
+        total = xp.sum(self._narrow.dense() ** 2)
+        spare = int(self.W_q.shape[1]) - self._twin.twin.width
+        return total + 2 * spare * xp.sum(self._gradient**2)
 
     @property
-    def _twin_size(self) -> int:
-        d, outputs = (int(size) for size in self.W_v.shape)
-        return d * outputs + 2 * d * self._frame.rank
+    def _gradient(self) -> Array:
+        return self.moments.gradient * (0.0 if self.part == "ggn" else 1.0)
+
+    @cached_property
+    def _twin(self) -> TwinSubspaces:
+        """The twin of W_Q W_Kᵀ."""
+
+        def place(dB: Array, dA: Array) -> Array:
+            xp, shape = api.array_namespace(dA), (math.prod(self.W_v.shape), dA.shape[0])
+            none = xp.zeros(shape, dtype=dA.dtype, device=api.device(dA))
+            return self._side_by_side(none, dB, dA)
+
+        return TwinSubspaces(transpose(self.W_k), self.W_q, self._gradient, place)
+
+    @cached_property
+    def _narrow(self) -> MatrixAttentionHessian:
+        """The Hessian of the layer with the twin's weights."""
+        twin = self._twin.twin
+        return replace(self, W_q=twin.W2, W_k=transpose(twin.W1))
 
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
-        if self._twin_size > LARGEST_BLOCK:
+        twin, narrow, values = self._twin, self._narrow, math.prod(self.W_v.shape)
+        size = values + twin.size
+        if size > LARGEST_BLOCK:
             raise ValueError(
-                f"the narrow twin of this layer has {self._twin_size} parameters, more than the "
+                f"the narrow twin of this layer has {size} parameters that matter, more than the "
                 f"{LARGEST_BLOCK} that a dense solver is given; call hs.eigenpairs(H, k) for the "
                 "extreme eigenvalues."
             )
-        twin = Subspaces(("twin",) * self._twin_size, lambda _: Columns(self._embed))
-        return Spectrum([twin, *self._bulk()], "narrow twin", operator=self)
 
-    def _embed(self, coordinates: Array) -> Array:
-        """Embed parameters of the twin (·, k): W_V as it is, dW_Q and dW_K in the span."""
-        xp = api.array_namespace(coordinates)
-        d, width = int(self.W_q.shape[0]), self._frame.rank
-        values, k = math.prod(self.W_v.shape), int(coordinates.shape[-1])
-        rows = xp.reshape(coordinates[values:, :], (2 * d, width, k))
-        return xp.concat(
-            [coordinates[:values, :], xp.reshape(self._frame.span(rows), (-1, k))], axis=0
-        )
+        def embed(coordinates: Array) -> Array:
+            factors = twin.widen(*twin.embed(coordinates[values:, :]))
+            return self._side_by_side(coordinates[:values, :], *factors)
 
-    def _bulk(self) -> list[Subspaces]:
-        """Return ±σ_i(G) on dW_Q = u_i cᵀ, dW_K = ±v_i cᵀ, with c outside the twin."""
-        xp = api.array_namespace(self.W_v)
-        d, keys = (int(s) for s in self.W_q.shape)
-        spare = keys - self._frame.rank
-        if not spare:
-            return []
-        gradient = self.moments.gradient * (0.0 if self.part == "ggn" else 1.0)
-        left, sigma, right = xp.linalg.svd(gradient)
-
-        def isometry(sign: int, i: int) -> Isometry:
-            def embed(coordinates: Array, copies: Array) -> Array:
-                hidden = self._frame.complement(HALF * coordinates[..., None] * copies)
-                on_q = left[:, i][:, None, None] * hidden
-                on_k = sign * right[i, :][:, None, None] * hidden
-                n = int(hidden.shape[-1])
-                none = xp.zeros((*self.W_v.shape, n), dtype=self.dtype, device=api.device(hidden))
-                return self._join(none, on_q, on_k)
-
-            return embed
-
-        label = "bulk" if bool(xp.any(sigma > 0)) else "flat"
-        return [
-            Subspaces(
-                (label,),
-                lambda i, sign=sign: isometry(sign, i),  # type: ignore[misc]
-                spare,
-                [f"/{i}" for i in range(d)],
-                values=sign * sigma[:, None],
+        def products(coordinates: Array) -> Array:
+            xp, factors = api.array_namespace(coordinates), twin.embed(coordinates[values:, :])
+            image = narrow @ self._side_by_side(coordinates[:values, :], *factors)
+            _, on_q, on_k = narrow._split(image)
+            inside = twin.project(
+                xp.permute_dims(on_k, (2, 1, 0)), xp.permute_dims(on_q, (2, 0, 1))
             )
-            for sign in (1, -1)
-        ]
+            return xp.concat([image[:values, :], inside], axis=0)
+
+        inside = Subspaces(("twin",) * size, lambda _: Columns(embed), products=products)
+        return Spectrum([inside, *twin.outside()], "narrow twin", operator=self)
+
+    @staticmethod
+    def _side_by_side(on_values: Array, dB: Array, dA: Array) -> Array:
+        """Stack changes (d · d_V, n) of W_V, dW_Kᵀ (n, ·, d) and dW_Q (n, d, ·) to columns."""
+        xp, n = api.array_namespace(dA), int(dA.shape[0])
+        rows = [xp.reshape(piece, (n, -1)) for piece in (dA, transpose(dB))]
+        return xp.concat([on_values, *map(transpose, rows)], axis=0)
 
 
 def _act(matrix: Array, columns: Array) -> Array:

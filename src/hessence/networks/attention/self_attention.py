@@ -180,7 +180,7 @@ class SelfAttention(AttentionNetwork):
         """Return the gradient of the loss, flat, in the order (w_V, w_Q, w_K)."""
         xp = api.array_namespace(self.w_q)
         batch, pointwise = self._with_targets(x, y, loss, mask)
-        on_value, on_scores = (a[..., None] for a in self._slopes(batch, pointwise))
+        on_value, on_scores = (a[..., None] for a in self._gradient_at(batch, pointwise))
         return xp.concat([on_value, on_scores * self.w_k, on_scores * self.w_q], axis=-1)
 
     def hessian(
@@ -330,7 +330,7 @@ class SelfAttention(AttentionNetwork):
             loss.value(w[..., None, None] * self._responses(batch, inner)[0], batch.y)
         )
 
-    def _slopes(
+    def _gradient_at(
         self, batch: Sequences, loss: PointwiseLoss, w: Array = None, inner: Array = None
     ) -> tuple[Array, Array]:
         """Return the gradient in w_V and in t, the second of which is γ."""
@@ -346,14 +346,14 @@ class SelfAttention(AttentionNetwork):
         h, first, second = self._responses(batch, inner)
         w = self.w_v if w is None else w
         f = w[..., None, None] * h
-        residual, bent = loss.first(f, batch.y), loss.second(f, batch.y)
-        zero, pull = 0 * w, batch.average(residual * first)
+        residual, loss_hessian = loss.first(f, batch.y), loss.second(f, batch.y)
+        zero, on_inner = 0 * w, batch.average(residual * first)
         return (
             Scalars(
-                batch.average(bent * h * h),
-                w * batch.average(bent * h * first),
+                batch.average(loss_hessian * h * h),
+                w * batch.average(loss_hessian * h * first),
                 zero,
-                w * w * batch.average(bent * first * first),
+                w * w * batch.average(loss_hessian * first * first),
             ),
-            Scalars(zero, pull, w * pull, w * batch.average(residual * second)),
+            Scalars(zero, on_inner, w * on_inner, w * batch.average(residual * second)),
         )

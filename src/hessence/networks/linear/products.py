@@ -20,8 +20,7 @@ import array_api_compat as api
 from hessence._common.arrays import Array, transpose
 from hessence.data.matrix_objectives import Dense, LossHessian, Separable
 from hessence.networks.linear.chain import Chain
-from hessence.networks.scalar.products import Part
-from hessence.spectra.operators import Hessian
+from hessence.spectra.operators import Hessian, Part
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -24,10 +24,10 @@ import array_api_compat as api
 from hessence._common.arrays import Array, epsilon, nonzero, stack_rows, transpose, unit
 from hessence._common.summation import exact_product
 from hessence.networks.scalar.gram import gram, outlier_pair
-from hessence.networks.scalar.products import HALF, Part, pair_isometry
+from hessence.networks.scalar.products import HALF, pair_isometry
 from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.frames import Frame
-from hessence.spectra.operators import Hessian
+from hessence.spectra.operators import Hessian, Part
 from hessence.spectra.small_eigen import eigenvalues
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Isometry, Subspaces
@@ -113,9 +113,9 @@ class AffineHessian(Hessian):
         dv, db, dw = (columns[..., i * m : (i + 1) * m, :] for i in range(3))
         w, v, b = (a[..., None] for a in (self.w, self.v, self.b))
         along = [xp.sum(w * dv + v * dw, axis=-2), xp.sum(w * db + b * dw, axis=-2)]
-        bent = xp.matmul(self.loss_hessian, xp.stack(along, axis=-2))
+        d_gradient = xp.matmul(self.loss_hessian, xp.stack(along, axis=-2))
         of_v, of_b = (self.gradient[..., i, None, None] for i in range(2))
-        on_v, on_b = bent[..., 0:1, :], bent[..., 1:2, :]
+        on_v, on_b = d_gradient[..., 0:1, :], d_gradient[..., 1:2, :]
         return stack_rows(
             of_v * dw + w * on_v,
             of_b * dw + w * on_b,

@@ -92,3 +92,9 @@ def outlier_pair(
     far = gradient + 2 * coupled if far_gradient is None else far_gradient
     inner = -gradient * (far / nonzero(outer))
     return xp.where(trace < 0, inner, outer), xp.where(trace < 0, outer, inner)
+
+
+def root(squares: Array) -> Array:
+    """Return square roots with derivative 0, not ∞, at 0: eigenvalues are even in these lengths."""
+    xp = api.array_namespace(squares)
+    return xp.where(squares == 0, squares, xp.sqrt(nonzero(squares)))

@@ -17,20 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, nonzero, stack_rows, zero_rows
-from hessence.networks.scalar.gram import Gram, outlier_pair
+from hessence._common.arrays import Array, stack_rows, zero_rows
+from hessence.networks.scalar.gram import Gram, outlier_pair, root
 from hessence.spectra.frames import Frame
-from hessence.spectra.operators import Hessian
+from hessence.spectra.operators import Hessian, Part
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Isometry, Subspaces
 
 HALF = 0.5**0.5
-
-Part = Literal["hessian", "ggn", "functional"]
 
 Place = Callable[[Array, Array], Array]
 """Puts the v part and the w part of some vectors at their place among all parameters."""
@@ -117,13 +115,13 @@ class Products(Hessian):
         dv, dw = self._by_product(columns[..., :half, :]), self._by_product(columns[..., half:, :])
         along = xp.matmul(self.w[..., None, :], dv) + xp.matmul(self.v[..., None, :], dw)
         if self.coupled:
-            bent = xp.matmul(self.loss_hessian, along[..., 0, :])[..., None, :]
+            d_gradient = xp.matmul(self.loss_hessian, along[..., 0, :])[..., None, :]
         else:
-            bent = self.loss_hessian[..., None, None] * along
+            d_gradient = self.loss_hessian[..., None, None] * along
         gradient = self.gradient[..., None, None]
         return stack_rows(
-            self._by_parameter(gradient * dw + self.w[..., None] * bent),
-            self._by_parameter(gradient * dv + self.v[..., None] * bent),
+            self._by_parameter(gradient * dw + self.w[..., None] * d_gradient),
+            self._by_parameter(gradient * dv + self.v[..., None] * d_gradient),
         )
 
     @property
@@ -224,7 +222,7 @@ class Products(Hessian):
         count, isometry = int(self.w.shape[-2]), self._pair
         matrix = _outlier_matrix(self.numbers, self.gradient, self.loss_hessian)
         if self.part == "ggn":
-            lengths, isometry = _root(self.numbers.norm), self._direction
+            lengths, isometry = root(self.numbers.norm), self._direction
             matrix = lengths[..., :, None] * self.loss_hessian * lengths[..., None, :]
 
         def embed(coordinates: Array, copies: Array) -> Array:
@@ -292,14 +290,8 @@ def bulk_isometry(sign: int, w: Array, v: Array, place: Place) -> Isometry:
 def _outlier_matrix(g: Gram, gradient: Array, loss_hessian: Array) -> Array:
     """Return diag(δ, −δ) + Z S Zᵀ, Z = [diag ‖w_c + v_c‖; diag ‖w_c − v_c‖]/√2, for S (C, C)."""
     xp = api.array_namespace(gradient)
-    lengths = xp.concat([_root(g.plus / 2), _root(g.minus / 2)], axis=-1)
+    lengths = xp.concat([root(g.plus / 2), root(g.minus / 2)], axis=-1)
     tiled = xp.concat([xp.concat([loss_hessian] * 2, axis=-1)] * 2, axis=-2)
     swap = xp.concat([gradient, -gradient], axis=-1)
     eye = xp.eye(swap.shape[-1], dtype=swap.dtype, device=api.device(swap))
     return lengths[..., :, None] * tiled * lengths[..., None, :] + swap[..., None] * eye
-
-
-def _root(squares: Array) -> Array:
-    """Return square roots with derivative 0, not ∞, at 0: eigenvalues are even in these lengths."""
-    xp = api.array_namespace(squares)
-    return xp.where(squares == 0, squares, xp.sqrt(nonzero(squares)))

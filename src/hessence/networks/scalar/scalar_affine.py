@@ -50,8 +50,8 @@ class ScalarAffine(ScalarNetwork):
     def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
         """Return the gradient of the loss, flat, in the order (v, b, w)."""
         xp = api.array_namespace(self.w)
-        slope = self._objective(self._data(x, y), loss).gradient(self._coefficients)
-        of_v, of_b = slope[..., 0:1], slope[..., 1:2]
+        gradient = self._objective(self._data(x, y), loss).gradient(self._coefficients)
+        of_v, of_b = gradient[..., 0:1], gradient[..., 1:2]
         return xp.concat([of_v * self.w, of_b * self.w, of_v * self.v + of_b * self.b], axis=-1)
 
     def hessian(
