@@ -45,6 +45,12 @@ class Operand:
 
     def __call__(self, columns: Array) -> Array:
         """Multiply columns (*batch, n, b)."""
+        times = getattr(self.H, "times", None)
+        if callable(times):
+            # An operator of this library takes columns of its own kind without further checks.
+            image = constant(times(columns))
+            require_finite(image, "check the operator H")
+            return image
         # One vector goes as a vector: foreign operators of a single network are quickest, or only
         # right, on what `@` means for them in everyday use.
         single = not self.batch and columns.shape[-1] == 1

@@ -107,6 +107,10 @@ class Operator(ABC):
             )
         return self._apply(columns[:, None])[..., 0] if vector else self._apply(columns)
 
+    def times(self, columns: Array) -> Array:
+        """Multiply columns (..., p, k) as they are, without the checks of ``@``: for solvers."""
+        return self._apply(columns)
+
     def __rmatmul__(self, other: Array) -> Array:
         # H is its own transpose: v @ H is H @ v, and of rows the transpose of H @ Vᵀ.
         return self @ other if other.ndim == 1 else transpose(self @ transpose(other))
@@ -254,7 +258,7 @@ class Combination(Operator):
     def _apply(self, columns: Array) -> Array:
         total: Array = 0.0
         for factor, part in self.terms:
-            image = part._apply(columns)
+            image = part.times(columns)
             total = total + (image if factor == 1 else factor * image)
         return total
 
@@ -298,7 +302,7 @@ class Restriction(Operator):
         source = np.full(self.whole.shape[-1], count)
         source[self.indices] = np.arange(count)
         padded = stack_rows(columns, zero_rows(1, columns))
-        images = self.whole._apply(xp.take(padded, integers(source, columns), axis=-2))
+        images = self.whole.times(xp.take(padded, integers(source, columns), axis=-2))
         return xp.take(images, integers(self.indices, columns), axis=-2)
 
     def release(self) -> None:
