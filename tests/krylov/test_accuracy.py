@@ -66,8 +66,8 @@ def test_bounds_hold_for_any_spectrum(data):
     H = matrix(values, rng)
     k = data.draw(st.integers(1, min(n, 6)))
     which = data.draw(st.sampled_from(WHICH))
-    block = data.draw(st.integers(1, min(3, n)))
-    check(eigenpairs(H, k, which, rng=rng, block=block), H, k, which, 1e-6)
+    columns = data.draw(st.integers(1, min(3, n)))
+    check(eigenpairs(H, k, which, rng=rng, columns=columns), H, k, which, 1e-6)
 
 
 @pytest.mark.parametrize("which", WHICH)

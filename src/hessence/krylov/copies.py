@@ -2,7 +2,7 @@ r"""Was a copy of an eigenvalue overlooked? A test with a random vector and a st
 
 A Krylov space holds one direction of every eigenspace that its first vector meets, so the further
 copies of a multiple eigenvalue are invisible to it. They are all orthogonal to it, though: a random
-unit vector u of the complement, of dimension N, meets a missed eigenvector z with weight
+unit vector u of the complement, of dimension N, meets a overlooked eigenvector z with weight
 :math:`\omega = (u^\top z)^2`, and :math:`P(\omega < t^2 / N) \le \sqrt{2/\pi}\, t`.
 
 Lanczos from u inside the complement gives a Jacobi matrix with coefficients α, β, whose orthonormal
@@ -32,7 +32,7 @@ from hessence.krylov.request import Which
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the test says: that something was missed, or how sure it is that nothing was."""
+    """What the test says: that something was overlooked, or how sure it is that nothing was."""
 
     found: bool
     confidence: float
@@ -41,7 +41,7 @@ class Verdict:
 def hiding_places(
     wanted: Numbers, which: Which, margin: Numbers, *, copies_only: bool = True
 ) -> Numbers:
-    """Return where a value must lie to count as missed, and where to look for one.
+    """Return where a value must lie to count as overlooked, and where to look for one.
 
     On either side of the spectrum the first number is the least wanted value, moved outwards by the
     margin. A copy of that value changes nothing; a copy of any other would push it out. So the
@@ -57,7 +57,7 @@ def hiding_places(
     margin : array (*batch,)
         Below which differences do not matter.
     copies_only : bool
-        Whether only copies of the values found may have been missed.
+        Whether only copies of the values found may have been overlooked.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def search_for_copies(
     complement : int
         The dimension of the complement.
     """
-    # Pending vectors may hold a good part of what was missed, so they are searched like all else.
+    # Pending vectors may hold a good part of what was overlooked, so they are searched like all else.
     aside = basis.set_aside()
     verdict = _search(basis, places, confidence, products, complement)
     basis.take_back(*aside)

@@ -168,7 +168,7 @@ class Space:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TopPairs:
     """The top Ritz pairs of a space, descending.
 
     Attributes
@@ -192,7 +192,7 @@ class Outcome:
 
 def search(
     space: Space, start: Tensor, warm_start: WarmStart, k: int, tol: float, room: int
-) -> Outcome:
+) -> TopPairs:
     """Find the k largest eigenvalues.
 
     Parameters
@@ -231,7 +231,7 @@ def orthonormal(rows: Tensor) -> Tensor:
     return torch.linalg.qr(torch.linalg.qr(rows.mT)[0])[0].mT.contiguous()
 
 
-def _ritz(space: Space, k: int, tol: float) -> Outcome:
+def _ritz(space: Space, k: int, tol: float) -> TopPairs:
     values, turn = eigensystem(space.inside, space.rows)
     space.norm = max(space.norm, float(np.abs(values).max()))
     values, turn = values[::-1][:k].copy(), turn[:, ::-1][:, :k]
@@ -240,4 +240,4 @@ def _ritz(space: Space, k: int, tol: float) -> Outcome:
     residuals = weights @ space.images - like(values[:, None], rows) * rows
     norms = lengths(residuals.mT)
     rounding = ROUNDING * epsilon(rows) * space.norm
-    return Outcome(values, rows, residuals, norms + rounding, norms <= tol * space.norm)
+    return TopPairs(values, rows, residuals, norms + rounding, norms <= tol * space.norm)

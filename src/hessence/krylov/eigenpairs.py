@@ -36,7 +36,7 @@ DENSE_ENTRIES = 2**23
 """If all matrices have no more entries, n products without convergence lead to the dense route."""
 
 CONFIDENCE = 0.995
-"""How sure ``eigenpairs`` is by default that no copy of a multiple eigenvalue was missed. At 0.999
+"""How sure ``eigenpairs`` is by default that no copy of a multiple eigenvalue was overlooked. At 0.999
 the search after a top ten took one or two products more than at 0.99."""
 
 COLUMNS = 512
@@ -58,7 +58,7 @@ def eigenpairs(
     rng: Seed = 0,
     *,
     ncv: int | None = None,
-    block: int = 1,
+    columns: int = 1,
     max_products: int | None = None,
     confidence: float | None = None,
 ) -> Eigenpairs:
@@ -91,14 +91,14 @@ def eigenpairs(
         How many vectors to keep at most, beside those that wait for a product; more need fewer
         products. By default max(2 k + 20, 40), or up to eight times as many where convergence is
         slow and they hold no more than 2²⁴ numbers.
-    block : int
+    columns : int
         How many vectors to multiply at once. More than one needs more products in all, which pays
         where the operator multiplies several vectors at the price of one.
     max_products : int, optional
         Give up after so many products. By default max(1000, 100 k), and 2 n if n is small enough
         for the dense route.
     confidence : float, optional
-        How sure to be that no copy of a multiple eigenvalue is missed, see Notes. By default 0.995,
+        How sure to be that no copy of a multiple eigenvalue is overlooked, see Notes. By default 0.995,
         or 0, that is without a search, if `v0` has k columns; ask for a search to guard against a
         `v0` that has no part in a wanted eigenvector.
 
@@ -146,7 +146,7 @@ def eigenpairs(
     """
     subject = operand(H, v0)
     start = _start(v0, subject)
-    request = _request(subject, start, k, which, tol, ncv, block, max_products, confidence)
+    request = _request(subject, start, k, which, tol, ncv, columns, max_products, confidence)
     with full_precision():
         return _solved(subject, start, request, _independent_of(start, rng))
 
@@ -155,12 +155,12 @@ def _solved(
     subject: Operand, start: Array, request: Request, source: np.random.Generator
 ) -> Eigenpairs:
     n, allowed = subject.size, request.max_products
-    if n <= allowed and n <= max(SMALL, request.ncv + request.block):
+    if n <= allowed and n <= max(SMALL, request.ncv + request.columns):
         return _report(_dense(subject, request), request, subject, "dense")
-    patience = n if _fits(subject) and 2 * n <= allowed else allowed
-    found = Search(subject, replace(request, max_products=patience), start, source).run()
-    # Cut short, or out of room, the search may not have come to look for what it has missed.
-    exhausted = found.products >= min(patience, n - 1)
+    products = n if _fits(subject) and 2 * n <= allowed else allowed
+    found = Search(subject, replace(request, max_products=products), start, source).run()
+    # A search that is cut short, or out of room, may not have looked for copies.
+    exhausted = found.products >= min(products, n - 1)
     unsure = (found.confidence or 0.0) < request.confidence
     if not exhausted or found.products + n > allowed:
         return _report(found, request, subject, "Lanczos")
@@ -210,14 +210,14 @@ def _request(
     which: str,
     tol: float,
     ncv: int | None,
-    block: int,
+    columns: int,
     max_products: int | None,
     confidence: float | None,
 ) -> Request:
     require_which(which)
     n, width = subject.size, 0 if start is None else int(start.shape[-1])
     require_int("k", k, 1, n)
-    require_int("block", block, 1, n)
+    require_int("columns", columns, 1, n)
     require_tolerance(tol)
     if ncv is None:
         ncv = min(max(2 * k + 20, 40, width + k), n)
@@ -229,7 +229,7 @@ def _request(
     if max_products is None:
         max_products = max(1000, 100 * k, 2 * width, 2 * n if _fits(subject) else 0)
     else:
-        require_int("max_products", max_products, max(k, width, block), None)
+        require_int("max_products", max_products, max(k, width, columns), None)
     if confidence is None:
         confidence = 0.0 if width >= k else CONFIDENCE
     elif not 0 <= confidence < 1:
@@ -240,7 +240,7 @@ def _request(
         tol=max(float(tol), attainable(subject.reference)),
         ncv=int(ncv),
         limit=int(limit),
-        block=int(block),
+        columns=int(columns),
         max_products=int(max_products),
         confidence=float(confidence),
     )

@@ -25,7 +25,7 @@ from hessence.krylov.operand import Operand
 from hessence.krylov.request import ROUNDING, Request, RitzPairs, preference
 
 SEARCH_ROOM = 16
-"""How many vectors a search for missed copies may always add to the basis."""
+"""How many vectors a search for overlooked copies may always add to the basis."""
 
 HIDDEN = 0.003
 """How far out, in ‖H‖, the weight of an eigenvalue in a random start may hide."""
@@ -73,7 +73,7 @@ class Search:
         self._tol = request.tol
         self._ncv, self._limit = min(request.ncv, operand.size), min(request.limit, operand.size)
         self._basis = basis = Basis(operand, operand.batch, operand.size, operand.reference, rng)
-        width = request.block if start is None else int(start.shape[-1])
+        width = request.columns if start is None else int(start.shape[-1])
         search = SEARCH_ROOM if request.confidence and request.k > 1 else 0
         basis.reserve(min(self._ncv + search + 2 * width, operand.size))
         if start is None:
@@ -87,7 +87,7 @@ class Search:
         self._confidence: float | None = None
 
     def run(self) -> RitzPairs:
-        """Iterate until all is resolved and nothing missed, or the products are used up."""
+        """Iterate until all pairs are resolved and no copy is overlooked, or products run out."""
         basis, request = self._basis, self._request
         basis.expand(min(basis.pending, request.max_products))
         self._grow(request.k - basis.count)
@@ -96,7 +96,7 @@ class Search:
             if (ritz.excess <= 1).all():
                 if not self._search_for_copies(ritz):
                     return self._found(ritz)
-            elif self._hopeless(ritz):
+            elif self._exhausted(ritz):
                 return self._found(ritz)
             else:
                 steps = self._steps_to_next_look(ritz)
@@ -111,11 +111,11 @@ class Search:
         order = preference(values, self._request.which)
         values = np.take_along_axis(values, order, axis=-1)
         vectors = np.take_along_axis(vectors, order[..., None, :], axis=-1)
-        inner, couplings = basis.residuals(values[..., :k], vectors[..., :k])
+        inside, couplings = basis.residuals(values[..., :k], vectors[..., :k])
         outer = np.linalg.norm(couplings, axis=-2)
         aim = self._tol * np.where(basis.norm > 0, basis.norm, 1.0)[..., None]
-        excess = np.hypot(inner, outer * self._suspicion(vectors[..., :k])) / aim
-        return _Ritz(values, vectors, inner, couplings, excess)
+        excess = np.hypot(inside, outer * self._suspicion(vectors[..., :k])) / aim
+        return _Ritz(values, vectors, inside, couplings, excess)
 
     def _suspicion(self, coordinates: Numbers) -> Numbers | float:
         """Return how much smaller residuals must be since the vectors are close to the start."""
@@ -127,7 +127,7 @@ class Search:
         factor = np.maximum(1.0, np.sqrt(weight) * self._tol / HIDDEN)
         return np.where(weight > USUAL, factor, 1.0)
 
-    def _hopeless(self, ritz: _Ritz) -> bool:
+    def _exhausted(self, ritz: _Ritz) -> bool:
         """Whether products are used up, or too noisy for what is asked."""
         basis = self._basis
         if basis.pending == 0 or basis.products >= self._request.max_products:
@@ -144,7 +144,7 @@ class Search:
             left = request.max_products - basis.products
             if left <= 0:
                 return
-            basis.expand(min(request.block, basis.pending, left))
+            basis.expand(min(request.columns, basis.pending, left))
 
     def _steps_to_next_look(self, ritz: _Ritz) -> int:
         """Return how many products to wait, judged by how fast the worst residual falls.
@@ -153,7 +153,7 @@ class Search:
         the product where that is cheap, and most where there is a batch.
         """
         basis = self._basis
-        if basis.pending > self._request.block:
+        if basis.pending > self._request.columns:
             return 1
         worst = float(np.log(ritz.excess.max()))
         last, self._last = self._last, (basis.products, worst)
@@ -166,8 +166,8 @@ class Search:
         return max(1, min(int((0.6 if single else 0.9) * predicted), most))
 
     def _turn_to_residuals(self, ritz: _Ritz) -> None:
-        """Bring those combinations of the pending vectors to the front that most is missing of."""
-        if self._basis.pending > self._request.block:
+        """Bring the combinations of pending vectors with the longest residuals to the front."""
+        if self._basis.pending > self._request.columns:
             missing = np.where((ritz.excess > 1)[..., None, :], ritz.couplings, 0.0)
             self._basis.rotate(np.linalg.svd(missing)[0])
 
@@ -186,11 +186,11 @@ class Search:
         self._basis.restart(coordinates)
 
     def _search_for_copies(self, ritz: _Ritz) -> bool:
-        """Look for missed copies, once all is resolved; return whether the basis has changed."""
+        """Look for overlooked copies, once all is resolved; return whether the basis has changed."""
         basis, request = self._basis, self._request
         if not request.confidence or self._confidence is not None:
             return False
-        # A random start meets every eigenvalue; a given one may have missed more than copies.
+        # A random start meets every eigenvalue; a given one may have overlooked more than copies.
         wanted, margin = ritz.values[..., : request.k], self._tol * basis.norm
         places = hiding_places(wanted, request.which, margin, copies_only=self._random)
         products = min(max(SEARCH_ROOM, basis.products // 2), request.max_products - basis.products)
@@ -218,7 +218,7 @@ class Search:
     def _deflation(self, ritz: _Ritz, places: Numbers) -> Numbers:
         """Return coordinates of the Ritz vectors to search beside: the wanted and other good ones.
 
-        More of them leave less of the spectrum to search in. But a missed eigenvector z must not
+        More of them leave less of the spectrum to search in. But a overlooked eigenvector z must not
         hide among them: a Ritz vector with residual r holds at most r/d of it, if their values
         differ by d. So the best are taken while the squares of these add up to at most a quarter.
         """

@@ -1,7 +1,7 @@
 r"""Gauss' quadrature by Lanczos' recurrence from random vectors, and its companion for the error.
 
 From a unit vector v the recurrence builds an orthonormal basis Q of the Krylov space and the
-tridiagonal T with :math:`H Q = Q T + \beta_m q_{m+1} e_m^\top`. One product with a block of columns
+tridiagonal T with :math:`H Q = Q T + \beta_m q_{m+1} e_m^\top`. One product with all columns
 serves all vectors at once; no vector looks at another one's basis.
 
 How this differs from ``basis``: there is no restart, nothing is exchanged, and a recurrence that

@@ -27,7 +27,7 @@ ROUNDING = 16
 
 
 def require_top(which: str, values: Array, size: int) -> None:
-    """Refuse to call the first of some of all values, descending, the largest, if it may not be."""
+    """Refuse to call the first value the largest eigenvalue where the search looked elsewhere."""
     if values.shape[-1] == size:
         return
     if which == "SA" or (which == "LM" and float(to_numpy(values)[..., 0].min()) < 0):
@@ -82,7 +82,7 @@ class Request:
     tol: float
     ncv: int
     limit: int
-    block: int
+    columns: int
     max_products: int
     confidence: float
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hessence._common.arrays import Numbers, to_numpy
-from hessence.krylov.davidson import Outcome, Space, WarmStart, orthonormal, search
+from hessence.krylov.davidson import Space, TopPairs, WarmStart, orthonormal, search
 from hessence.krylov.eigenpairs import SMALL, eigenpairs
 from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.krylov.request import attainable
@@ -161,7 +161,7 @@ class Tracker:
         self._recollect(pairs)
         return _top(pairs, pairs.products, True)
 
-    def _is_lost(self, found: Outcome) -> bool:
+    def _is_lost(self, found: TopPairs) -> bool:
         """Whether the largest eigenvalue is a fraction of what it was.
 
         Training that blows up may leave the vectors that were followed in what has become the
@@ -181,7 +181,7 @@ class Tracker:
             start = torch.cat([start, self._past.rows[self._k : self._k + 1]])
         return start
 
-    def _improved(self, found: Outcome, norm: float) -> Tensor:
+    def _improved(self, found: TopPairs, norm: float) -> Tensor:
         """Return the vectors with one more correction, which no product has tested."""
         rest = self._past.beside(found.rows)
         pairs = zip(found.values, found.residuals, strict=True)
