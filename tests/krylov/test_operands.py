@@ -108,7 +108,7 @@ def test_the_table_tells_what_was_found():
         ({"v0": np.ones((2, 100))}, "v0 must have shape"),
         ({"v0": np.full(100, np.nan)}, "v0 contains NaN"),
         ({"ncv": 10}, "ncv must be an integer between 11 and 100"),
-        ({"block": 0}, "block must be"),
+        ({"columns": 0}, "columns must be"),
         ({"max_products": 3}, "max_products must be an integer of at least 10"),
         ({"confidence": 1.0}, "confidence must be"),
     ],

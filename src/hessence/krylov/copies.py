@@ -100,7 +100,7 @@ def search_for_copies(
     complement : int
         The dimension of the complement.
     """
-    # Pending vectors may hold a good part of what was overlooked, so they are searched like all else.
+    # Pending vectors may hold a good part of an overlooked copy, so they are searched too.
     aside = basis.set_aside()
     verdict = _search(basis, places, confidence, products, complement)
     basis.take_back(*aside)

@@ -36,8 +36,8 @@ DENSE_ENTRIES = 2**23
 """If all matrices have no more entries, n products without convergence lead to the dense route."""
 
 CONFIDENCE = 0.995
-"""How sure ``eigenpairs`` is by default that no copy of a multiple eigenvalue was overlooked. At 0.999
-the search after a top ten took one or two products more than at 0.99."""
+"""How sure ``eigenpairs`` is by default that no copy of a multiple eigenvalue was overlooked. At
+0.999 the search after a top ten took one or two products more than at 0.99."""
 
 COLUMNS = 512
 """How many columns are computed at a time."""
@@ -98,9 +98,9 @@ def eigenpairs(
         Give up after so many products. By default max(1000, 100 k), and 2 n if n is small enough
         for the dense route.
     confidence : float, optional
-        How sure to be that no copy of a multiple eigenvalue is overlooked, see Notes. By default 0.995,
-        or 0, that is without a search, if `v0` has k columns; ask for a search to guard against a
-        `v0` that has no part in a wanted eigenvector.
+        How sure to be that no copy of a multiple eigenvalue is overlooked, see Notes. By default
+        0.995, or 0, that is without a search, if `v0` has k columns; ask for a search to guard
+        against a `v0` that has no part in a wanted eigenvector.
 
     Returns
     -------

@@ -49,7 +49,7 @@ class Eigenpairs(Saved, kind="eigenpairs"):
     which : str
         Which eigenvalues were asked for.
     confidence : float or None
-        The probability with which no copy of a multiple eigenvalue was overlooked, from a test with a
+        The probability that no copy of a multiple eigenvalue was overlooked, from a test with a
         random vector; None if no such test was made. A dense computation misses nothing: 1.
 
     Examples

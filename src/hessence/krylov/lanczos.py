@@ -186,7 +186,7 @@ class Search:
         self._basis.restart(coordinates)
 
     def _search_for_copies(self, ritz: _Ritz) -> bool:
-        """Look for overlooked copies, once all is resolved; return whether the basis has changed."""
+        """Search for copies, once all is resolved; return whether the basis has changed."""
         basis, request = self._basis, self._request
         if not request.confidence or self._confidence is not None:
             return False
@@ -218,8 +218,8 @@ class Search:
     def _deflation(self, ritz: _Ritz, places: Numbers) -> Numbers:
         """Return coordinates of the Ritz vectors to search beside: the wanted and other good ones.
 
-        More of them leave less of the spectrum to search in. But a overlooked eigenvector z must not
-        hide among them: a Ritz vector with residual r holds at most r/d of it, if their values
+        More of them leave less of the spectrum to search in. But an overlooked eigenvector z must
+        not hide among them: a Ritz vector with residual r holds at most r/d of it, if their values
         differ by d. So the best are taken while the squares of these add up to at most a quarter.
         """
         basis, k = self._basis, self._request.k
