@@ -130,7 +130,8 @@ def __getattr__(name: str) -> Any:
             raise
         needed = f"hessence.{name} needs PyTorch: pip install 'hessence[torch]'."
         raise ImportError(needed) from error
-    return getattr(module, name)
+    value = globals()[name] = getattr(module, name)
+    return value
 
 
 def __dir__() -> list[str]:
