@@ -41,7 +41,6 @@ from hessence._common.arrays import (
     floating,
     numerical_rank,
     require_shape,
-    stack_rows,
     transpose,
 )
 from hessence.spectra.frames import Complement, span
@@ -199,25 +198,28 @@ class TwinSubspaces:
 
     def embed(self, columns: Array) -> Factors:
         """Return the changes of the twin's factors that coordinates (..., size, n) stand for."""
-        xp, main = self._xp, 2 * self.twin.width * self._rank
+        xp, rank, width = self._xp, self._rank, self.twin.width
         rows = transpose(columns)
-        rest = xp.matmul(rows[..., main:], transpose(self._seen))
-        return self._turn_back(self._rest(rest, inside=True), rows[..., :main])
+        main = xp.reshape(rows[..., : 2 * rank * width], (*rows.shape[:-1], 2, rank, width))
+        rest = xp.matmul(rows[..., 2 * rank * width :], transpose(self._seen))
+        dB, dA = self._embed_rest(rest, inside=True)
+        left, right = (basis[..., None, :, :rank] for basis in (self._left, self._right))
+        dA = dA + xp.matmul(left, main[..., 0, :, :])
+        return dB + xp.matmul(transpose(main[..., 1, :, :]), transpose(right)), dA
 
     def project(self, dB: Array, dA: Array) -> Array:
         """Return the coordinates (..., size, n) of changes of the twin's factors."""
         xp, rank = self._xp, self._rank
-        rows = xp.matmul(transpose(self._left)[..., None, :, :], dA)
-        columns = transpose(xp.matmul(dB, self._right[..., None, :, :]))
-        of_b, of_a = self._spans[0][0], self._spans[1][0]
-        b, a = (n for _, n in self._spans)
-        parts = [rows[..., :rank, :], columns[..., :rank, :]]
-        rest = [
-            xp.matmul(rows[..., rank:, :], of_b[..., None, :, :b]),
-            xp.matmul(columns[..., rank:, :], of_a[..., None, :, :a]),
-        ]
-        seen = xp.matmul(xp.concat([_flat(part) for part in rest], axis=-1), self._seen)
-        return transpose(xp.concat([*(_flat(part) for part in parts), seen], axis=-1))
+        parts, rest = [], []
+        for turn, (basis, size), change in zip(
+            (self._left, self._right), self._spans, (dA, transpose(dB)), strict=True
+        ):
+            turned = transpose(turn)[..., None, :, :]
+            parts.append(_flat(xp.matmul(turned[..., :rank, :], change)))
+            inside = xp.matmul(change, basis[..., None, :, :size])
+            rest.append(_flat(xp.matmul(turned[..., rank:, :], inside)))
+        seen = xp.matmul(xp.concat(rest, axis=-1), self._seen)
+        return transpose(xp.concat([*parts, seen], axis=-1))
 
     def widen(self, dB: Array, dA: Array) -> Factors:
         """Return changes of the twin's factors as changes of the wide ones."""
@@ -225,21 +227,6 @@ class TwinSubspaces:
         return xp.matmul(basis, dB), xp.matmul(dA, transpose(basis))
 
     # Inside. Coordinates: rows of Uᵀ dA and columns of dB V up to ρ, then what matters beyond.
-
-    def _turn_back(self, rest: Factors, main: Array | None = None) -> Factors:
-        """Return dB and dA of rows of Uᵀ dA and columns of dB V beyond ρ, and up to it.
-
-        Those up to ρ are coordinates (..., n, 2ρr), or zero.
-        """
-        xp, start = self._xp, 0 if main is not None else self._rank
-        left, right = (basis[..., None, :, start:] for basis in (self._left, self._right))
-        rows, columns = rest
-        if main is not None:
-            shape = (*main.shape[:-1], 2, self._rank, self.twin.width)
-            both = xp.reshape(main, shape)
-            rows = stack_rows(both[..., 0, :, :], rows)
-            columns = stack_rows(both[..., 1, :, :], columns)
-        return transpose(xp.matmul(right, columns)), xp.matmul(left, rows)
 
     @cached_property
     def _spans(self) -> tuple[tuple[Array, int], tuple[Array, int]]:
@@ -259,19 +246,23 @@ class TwinSubspaces:
         outputs, inputs = int(self._left.shape[-1]), int(self._right.shape[-1])
         return outputs - self._rank, inputs - self._rank
 
-    def _rest(self, coordinates: Array, inside: bool) -> Factors:
-        """Return rows of Uᵀ dA and columns of dB V beyond ρ, both as rows (..., n, ·, r)."""
-        xp = self._xp
-        parts, start = [], 0
-        for (basis, rank), count, size in zip(
-            self._spans, self._rest_counts, self._rest_sizes(inside), strict=True
+    def _embed_rest(self, coordinates: Array, inside: bool) -> Factors:
+        """Return the changes of coordinates (..., n, ·) of rows and columns beyond ρ."""
+        xp, start, pieces = self._xp, 0, []
+        sizes = self._rest_sizes(inside)
+        for turn, (basis, rank), size in zip(
+            (self._left, self._right), self._spans, sizes, strict=True
         ):
-            own = basis[..., :rank] if inside else basis[..., rank:]
+            own = basis[..., None, :, :rank] if inside else basis[..., None, :, rank:]
+            beyond = turn[..., None, :, self._rank :]
             piece = coordinates[..., start : start + size]
-            shape = (*piece.shape[:-1], count, int(own.shape[-1]))
-            parts.append(xp.matmul(xp.reshape(piece, shape), transpose(own)[..., None, :, :]))
+            shape = (*piece.shape[:-1], int(beyond.shape[-1]), int(own.shape[-1]))
+            pieces.append((beyond, xp.reshape(piece, shape), own))
             start += size
-        return parts[0], parts[1]
+        (left, rows, of_b), (right, columns, of_a) = pieces
+        dA = xp.matmul(xp.matmul(left, rows), transpose(of_b))
+        dB = xp.matmul(of_a, xp.matmul(transpose(columns), transpose(right)))
+        return dB, dA
 
     @cached_property
     def _split(self) -> tuple[Array, int]:
@@ -281,7 +272,7 @@ class TwinSubspaces:
         eye = xp.eye(count, dtype=W1.dtype, device=api.device(W1))
         if W1.ndim > 2 or count == 0:
             return eye, count
-        dB, dA = self._turn_back(self._rest(eye, inside=True))
+        dB, dA = self._embed_rest(eye, inside=True)
         # Columns Jᵀ S e for every entry e of M: H is zero on whatever is orthogonal to all.
         change = xp.matmul(dA, W1) + xp.matmul(W2, dB)
         if self._loss_hessian is not None:
@@ -342,10 +333,9 @@ class TwinSubspaces:
         def in_twin(coordinates: Array, copies: Array) -> Array:
             scaled = transpose(coordinates[..., None] * copies)
             hidden = xp.matmul(scaled[..., outer:], transpose(basis[:, rank:]))
-            rows, columns = self._rest(scaled[..., :outer], inside=False)
-            more_rows, more_columns = self._rest(hidden, inside=True)
-            rest = rows + more_rows, columns + more_columns
-            return self._place(*self.widen(*self._turn_back(rest)))
+            dB, dA = self._embed_rest(scaled[..., :outer], inside=False)
+            more_dB, more_dA = self._embed_rest(hidden, inside=True)
+            return self._place(*self.widen(dB + more_dB, dA + more_dA))
 
         def unused(coordinates: Array, copies: Array) -> Array:
             scaled = coordinates[..., None] * copies

@@ -43,6 +43,7 @@ class Chain:
     def product(self) -> Array:
         """The end-to-end matrix M."""
         xp = api.array_namespace(self.factors[0])
+        api.array_namespace(self.factors[0])
         product = self.factors[0]
         for f in self.factors[1:]:
             product = xp.matmul(f, product)
@@ -52,6 +53,7 @@ class Chain:
     def before(self) -> tuple[Array, ...]:
         """P_1 = I, …, P_L."""
         xp = api.array_namespace(self.factors[0])
+        api.array_namespace(self.factors[0])
         products = [self._eye(self.dims[0])]
         for f in self.factors[:-1]:
             products.append(xp.matmul(f, products[-1]))
@@ -61,6 +63,7 @@ class Chain:
     def after(self) -> tuple[Array, ...]:
         """S_1, …, S_L = I."""
         xp = api.array_namespace(self.factors[0])
+        api.array_namespace(self.factors[0])
         products = [self._eye(self.dims[-1])]
         for f in reversed(self.factors[1:]):
             products.insert(0, xp.matmul(products[0], f))
@@ -74,6 +77,7 @@ class Chain:
     def between(self, k: int, l: int) -> Array | None:  # noqa: E741 - the papers' letter
         """Return F_{k−1} ⋯ F_{l+1} for layers k > l, counted from 1; None for the identity."""
         xp = api.array_namespace(self.factors[0])
+        api.array_namespace(self.factors[0])
         if k == l + 1:
             return None
         product = self.factors[l]
@@ -106,8 +110,8 @@ class Chain:
     def push(self, changes: list[Array]) -> list[Array]:
         """Return dP_1 = 0, …, dP_L, dM for changes (..., n, d_ℓ, d_{ℓ−1}) of the factors."""
         xp = api.array_namespace(*changes)
-        running = [xp.zeros_like(self.before[0])[..., None, :, :]]
-        for f, p, change in zip(self.factors, self.before, changes, strict=True):
+        running = [xp.zeros_like(self.before[0])[..., None, :, :], changes[0]]
+        for f, p, change in zip(self.factors[1:], self.before[1:], changes[1:], strict=True):
             moved = xp.matmul(change, p[..., None, :, :])
             running.append(moved + xp.matmul(f[..., None, :, :], running[-1]))
         return running
@@ -115,6 +119,7 @@ class Chain:
     def pull(self, dM: Array) -> Array:
         """Return the parameter vectors Jᵀ dM of matrices (..., n, d_L, d_0): Sᵀ dM Pᵀ by layer."""
         xp = api.array_namespace(dM)
+        api.array_namespace(dM)
         pieces = [
             xp.matmul(xp.matmul(transpose(s)[..., None, :, :], dM), transpose(p)[..., None, :, :])
             for s, p in zip(self.after, self.before, strict=True)
@@ -124,6 +129,7 @@ class Chain:
     def gram(self) -> Array:
         """Return J Jᵀ = Σ_ℓ S_ℓ S_ℓᵀ ⊗ P_ℓᵀ P_ℓ as an array (..., K, D, K, D)."""
         xp = api.array_namespace(self.factors[0])
+        api.array_namespace(self.factors[0])
         total = 0
         for p, s in zip(self.before, self.after, strict=True):
             outer, inner = xp.matmul(s, transpose(s)), xp.matmul(transpose(p), p)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import array_api_compat as api
+
 from hessence._common.arrays import Array, epsilon, requires_gradient, to_numpy
 from hessence.data.matrix_objectives import Separable
 from hessence.krylov.eigenpairs_result import Eigenpairs
@@ -17,6 +19,9 @@ from hessence.networks.linear.top import top_of_batch, top_of_twin
 from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK, Subspaces
+
+CHUNK = 2**19
+"""How many numbers are multiplied at a time, so that they stay in the cache."""
 
 
 class LinearHessian(LinearProducts):
@@ -106,7 +111,11 @@ def twin_families(H: LinearHessian, twin: TwinSubspaces) -> list[Subspaces]:
     narrow = replace(H, weights=(twin.twin.W1, twin.twin.W2))
 
     def products(columns: Array) -> Array:
-        image = narrow @ narrow.chain.join(list(twin.embed(columns)))
-        return twin.project(*narrow.chain.split(image))
+        step, count = max(1, CHUNK // narrow.chain.size), int(columns.shape[-1])
+        parts = [
+            twin.project(*narrow.multiply(list(twin.embed(columns[:, i : min(i + step, count)]))))
+            for i in range(0, count, step)
+        ]
+        return api.array_namespace(columns).concat(parts, axis=-1)
 
     return [twin.inside(products=products), *twin.outside()]

@@ -75,14 +75,17 @@ class LinearProducts(Hessian):
         return self.weights[0]
 
     def _apply(self, columns: Array) -> Array:
+        return self.chain.join(self.multiply(self.chain.split(columns)))
+
+    def multiply(self, changes: list[Array]) -> list[Array]:
+        """Multiply changes (..., n, d_ℓ, d_{ℓ−1}) of the layers."""
         # Pearlmutter's R-operator: `d…` is the derivative along the given direction of the forward
         # products P and of the backward products Sᵀ G.
-        xp, chain = api.array_namespace(columns), self.chain
-        changes = chain.split(columns)
+        xp, chain = api.array_namespace(*changes), self.chain
         d_before = chain.push(changes)
         back, d_back = self.gradient[..., None, :, :], self.loss_hessian(d_before[-1])
         out = []
-        for i in reversed(range(len(self.weights))):
+        for i in reversed(range(1, len(self.weights))):
             step = xp.matmul(d_back, transpose(chain.before[i])[..., None, :, :])
             if self.part != "ggn":
                 step = step + xp.matmul(back, transpose(d_before[i]))
@@ -92,7 +95,9 @@ class LinearProducts(Hessian):
             if self.part != "ggn":
                 d_back = d_back + xp.matmul(transpose(changes[i]), back)
                 back = xp.matmul(transpose(w), back)
-        return chain.join(out[::-1])
+        # Nothing comes before the first layer, P_1 = I.
+        out.append(d_back)
+        return out[::-1]
 
     # Invariants, from the entries.
 
@@ -112,6 +117,7 @@ class LinearProducts(Hessian):
     def squared_norm(self) -> Array:
         """Return the squared Frobenius norms of all pairs of layers, summed."""
         xp = api.array_namespace(self.weights[0])
+        api.array_namespace(self.weights[0])
         total = self._ggn_squared_norm()
         if self.part == "ggn":
             return total
