@@ -9,8 +9,8 @@ from hessence._common.arguments import Seed, generator, require_int, require_tol
 from hessence._common.device import full_precision
 from hessence.krylov.request import require_which
 from hessence.models.estimated_spectrum import estimate
-from hessence.models.exact_spectrum import exact_spectrum
 from hessence.models.model_matrices import hessian
+from hessence.models.recognition.recognise import NotRecognised, exact_spectrum
 from hessence.spectra.estimate import Estimate
 from hessence.spectra.spectrum import Spectrum
 
@@ -125,11 +125,11 @@ def spectrum(
         H.watch(watch)
     reason = "an estimate was asked for."
     if method != "estimate":
-        with full_precision():
-            found = exact_spectrum(H, params)
-        if isinstance(found, Spectrum):
-            return found
-        reason = found
+        try:
+            with full_precision():
+                return exact_spectrum(H)
+        except NotRecognised as refusal:
+            reason = str(refusal)
     if method == "exact":
         raise ValueError(f"model has no exact spectrum here: {reason}")
     return estimate(

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 import hessence as hs
-from hessence.models.criteria import as_criterion
 from hessence.models.recognition.recognise import NotRecognised, recognise
 from tests.models.recognition.custom import Custom, linear, torch_double
 from tests.models.recognition.model_oracle import assert_recognised
@@ -73,7 +72,9 @@ MODELS = {
         lambda: nn.Sequential(linear(2, 7), nn.Identity(), linear(7, 2), nn.Sigmoid()),
         (3, 4, 2), "'0', '2'",
     ),
-    "one sample": (lambda: nn.Sequential(linear(2, 7), linear(7, 2), nn.Tanh()), (2,), "'0', '1'"),
+    "one sample": (
+        lambda: nn.Sequential(linear(2, 7), linear(7, 2), nn.Tanh()), (1, 2), "'0', '1'"
+    ),
     "images": (convolution, (5, 1, 3, 3), "'3', '4'"),
     "batch normalisation": (batch_norm, (9, 2), "'0', '1'"),
     "attention": (Attention, (3, 4, 2), "'head.1', 'head.2'"),
@@ -117,7 +118,7 @@ def recognised(model, x, loss):
     y = torch.randn_like(prediction)
     if loss == "cross-entropy":
         y = torch.randint(2, (len(x),))
-    found = recognise(model, x, y, as_criterion(LOSSES[loss], (x, y)))
+    found = recognise(hs.hessian(model, (x, y), LOSSES[loss]))
     return found, (model, x, y, LOSSES[loss])
 
 
@@ -133,7 +134,7 @@ def test_model(name, loss):
     if loss == "cross-entropy":
         y = torch.randint(2, (len(x),))
     before = state(model)
-    found = recognise(model, x, y, as_criterion(LOSSES[loss], (x, y)))
+    found = recognise(hs.hessian(model, (x, y), LOSSES[loss]))
     assert_untouched(model, before)
     assert found.why.rule == f"narrow twin of layers {layers}"
     assert found.spectrum.method == "narrow twin"
@@ -216,7 +217,7 @@ def pairs(draw):
 @given(pairs())
 def test_any_pair(case):
     model, x, y, loss = case
-    found = recognise(model, x, y, as_criterion(loss, (x, y)))
+    found = recognise(hs.hessian(model, (x, y), loss))
     assert_recognised(found, *case)
 
 
@@ -249,9 +250,6 @@ REFUSALS = {
     "one of them alone, once": (
         lambda: Custom(lambda m, x: m.net(x) + m.net[1](torch.ones(7, **torch_double))), NO_PAIR
     ),
-    "a model that fails": (
-        lambda: Custom(lambda m, x: m.nothing), "do not go together: .*no attribute 'nothing'"
-    ),
     "a narrow pair": (
         lambda: nn.Sequential(linear(2, 4), linear(4, 2), nn.Tanh()),
         r"layers '0' and '1' have nothing between them, but their hidden width 4 is no more than "
@@ -278,7 +276,7 @@ def test_refusal(name):
     y = torch.randn(60, 40 if name == "a large twin" else 2, **torch_double)
     before = state(model)
     with pytest.raises(NotRecognised, match=sentence):
-        recognise(model, x, y, as_criterion(nn.MSELoss(), (x, y)))
+        recognise(hs.hessian(model, (x, y), nn.MSELoss()))
     assert_untouched(model, before)
 
 
@@ -295,5 +293,20 @@ def test_weights_that_the_model_writes_to():
                           linear(20, 2), nn.Tanh())  # fmt: skip
     x, y = torch.randint(5, (40,)), torch.randn(40, 2, **torch_double)
     before = state(model)
-    recognise(model, x, y, as_criterion(nn.MSELoss(), (x, y)))
+    recognise(hs.hessian(model, (x, y), nn.MSELoss()))
     assert_untouched(model, before)
+
+
+def test_batches_that_cannot_be_joined_and_other_inputs():
+    torch.manual_seed(0)
+    model = nn.Sequential(linear(2, 9), linear(9, 2), nn.Tanh())
+    batches = [(torch.randn(4, n, 2, **torch_double), torch.randn(4, n, 2, **torch_double))
+               for n in (3, 5)]  # fmt: skip
+    s = hs.spectrum(model, batches, nn.MSELoss())
+    assert s.method == "narrow twin"
+    assert s.verify(hs.hessian(model, batches, nn.MSELoss())).worst < 1e-13
+    both = Custom(lambda m, x: m.net(x))
+    both.forward = lambda x, more: both.net(x) + more
+    x, y = torch.randn(2, 9, 2, **torch_double)
+    s = hs.spectrum(both, ((x, y), y), nn.MSELoss())
+    assert "the input is a tuple, not a single tensor" in s.reason

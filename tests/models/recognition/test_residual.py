@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import hessence as hs
-from hessence.models.criteria import as_criterion
 from hessence.models.recognition.recognise import NotRecognised, recognise
 from tests.models.recognition.model_oracle import assert_recognised
 
@@ -108,7 +107,7 @@ def test_recognised(name, loss):
     y = torch.randn_like(model(x))
     if loss == "cross-entropy":
         y = torch.randint(2, (9,))
-    found = recognise(model, x, y, as_criterion(LOSSES[loss], (x, y)))
+    found = recognise(hs.hessian(model, (x, y), LOSSES[loss]))
     assert found.why.rule == rule
     assert_recognised(found, model, x, y, LOSSES[loss])
 
@@ -132,7 +131,7 @@ def test_near_misses(name):
     model, x = Bottleneck(3, use=NEAR_MISSES[name]), torch.randn(9, 3, dtype=torch.float64)
     y = torch.randn(9, 3, dtype=torch.float64)
     with pytest.raises(NotRecognised) as refusal:
-        recognise(model, x, y, as_criterion(nn.MSELoss(), (x, y)))
+        recognise(hs.hessian(model, (x, y), nn.MSELoss()))
     assert refusal.value.why.reason
     assert not hs.spectrum(model, (x, y), nn.MSELoss()).exact
 

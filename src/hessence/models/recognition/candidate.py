@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from hessence._common.arrays import dtype_name
+from hessence.models import ranks
+from hessence.models.batch_parts import byte_count
+from hessence.models.batches import is_sample_pair, merged
 from hessence.models.criterion import PairCriterion
 from hessence.models.model_layers import has_hooks
 from hessence.models.model_matrices import ModelHessian, hessian
@@ -60,39 +64,46 @@ class Candidate:
     Attributes
     ----------
     model : torch.nn.Module
-        A copy of the user's model.
-    inputs : tensor
-        What the model takes.
-    y : object
-        The targets.
+        A copy of the operator's model.
+    batches : list of (inputs, target)
+        The data; of several processes that multiply together, the share of this one.
     criterion : PairCriterion
         The loss.
-    share : (inputs, y)
-        The part of the data that this process has, of several that multiply together.
+    memory : float
+        How many bytes operators may keep, and all data may have.
     program : Program
         What the model was seen to do.
     """
 
     model: nn.Module
-    inputs: Tensor
-    y: Any
+    batches: list[tuple[Any, Any]]
     criterion: PairCriterion
-    share: tuple[Tensor, Any]
+    memory: float
     program: Program
 
     @classmethod
-    def of(
-        cls, model: nn.Module, inputs: Tensor, y: Any, criterion: PairCriterion, share: Any
-    ) -> Candidate:
-        """Watch a model, and refuse one that does not go with its data."""
+    def of(cls, H: ModelHessian) -> Candidate:
+        """Watch the model of an operator, and refuse what no theorem is for."""
+        setting = H.setting
+        criterion, model, batches = setting.criterion, setting.copy.model, setting.batches.kept
+        if not isinstance(criterion, PairCriterion):
+            raise NotRecognised("the loss is a closure, which may do anything with the model")
+        if not setting.copy.owned:
+            raise NotRecognised("the model was not copied, and only copies are looked into")
+        _require_ordinary(model, H.shape[0])
+        missing = "the data do not fit into memory= at once" if batches is None else None
+        if batches and not isinstance(batches[0][0], Tensor):
+            missing = f"the input is a {type(batches[0][0]).__name__}, not a single tensor"
+        _agree(missing)
+        assert batches is not None
         try:
-            candidate = cls(model, inputs, y, criterion, share, read(model, inputs))
-            if candidate.kinds:
-                _ = candidate.factor
+            model = copy.deepcopy(model)
+            program = read(model, batches[0][0])
+            candidate = cls(model, batches, criterion, setting.memory, program)
+            _ = candidate.kinds and candidate.factor
         except Exception as error:
-            # A mistake of the user's, which will show, and be explained, where the model is run as
-            # it is; here it only means that there is nothing to recognise.
-            text = f"model, loss and data do not go together: {error}"
+            # Also from a model that runs as it is, but not where its functions are looked at.
+            text = f"the model cannot be watched while it runs: {error}"
             raise NotRecognised(text.rstrip(".")) from error
         return candidate
 
@@ -137,27 +148,56 @@ class Candidate:
         return bool(self.weights[0].shape[1] == 1 and self.weights[-1].shape[0] == 1)
 
     @cached_property
+    def data(self) -> tuple[Tensor, Any] | None:
+        """All data as one batch, those of other processes too; None if they cannot be joined."""
+        parts: list[Any] = self.batches
+        if len(parts) > 1:
+            parts = list(merged(parts, sys.maxsize))
+        if not ranks.parallel():
+            return parts[0] if len(parts) == 1 else None
+        own = parts[0] if len(parts) == 1 and is_sample_pair(parts[0]) else None
+        # All ranks must do the same, whatever one of them finds; so they tell each other first.
+        kinds = None if own is None else [(part.shape[1:], part.dtype) for part in own]
+        told = ranks.gather((kinds, 0 if own is None else byte_count(own), self.memory))
+        fits = sum(size for _, size, _ in told) <= min(memory for *_, memory in told)
+        if own is None or any(other != kinds for other, *_ in told) or not fits:
+            return None
+        shares = ranks.gather(tuple(part.cpu() for part in own))
+        device = own[0].device
+        x, y = (torch.cat(share).to(device) for share in zip(*shares, strict=True))
+        return x, y
+
+    @property
     def x(self) -> Tensor:
         """What the first layer takes, (..., d0)."""
-        return features(self.model, self.inputs)
+        assert self.data is not None
+        return features(self.model, self.data[0])
 
     @cached_property
     def factor(self) -> float | None:
         """The factor c if the loss is c · ½ E‖f − y‖², the average over the rows of x."""
+        if self.data is None:
+            return None
+        inputs, y = self.data
         with torch.no_grad():
-            prediction = self.model(self.inputs.clone())
-            self.criterion.mean(prediction, self.y)
-            factor = self.criterion.half_mse_factor(prediction, self.y)
-        if factor is None or not isinstance(self.y, Tensor) or self.y.shape != prediction.shape:
+            prediction = self.model(inputs.clone())
+            factor = self.criterion.half_mse_factor(prediction, y)
+        if factor is None or not isinstance(y, Tensor) or y.shape != prediction.shape:
             return None
         # The criterion counts samples along the first dimension, the moments all rows.
         return float(factor * (self.x.numel() // self.x.shape[-1]) / prediction.shape[0])
 
     @property
-    def targets(self) -> Tensor:
-        """The targets (n, dL) of a squared error."""
-        targets: Tensor = self.y.detach().to(self.x)
-        return targets.reshape(-1, targets.shape[-1])
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """What the first layer takes and the targets of a squared error, (n, d0) and (n, dL)."""
+        assert self.data is not None
+        x, targets = self.x, self.data[1].detach().to(self.x)
+        return x.reshape(-1, x.shape[-1]), targets.reshape(-1, targets.shape[-1])
+
+    def anywhere(self, holds: Callable[[Tensor], Tensor]) -> bool:
+        """Whether something holds for an entry of what the first layer takes, on any rank."""
+        own = any(bool(holds(features(self.model, x)).any()) for x, _ in self.batches)
+        return any(ranks.gather(own)) if ranks.parallel() else own
 
     def hessian(
         self, model: nn.Module, prepare: Callable[[Tensor], Tensor] | None = None
@@ -166,8 +206,10 @@ class Candidate:
 
         A small model that stands for a large one tells all derivatives that are needed of it.
         """
-        inputs, y = self.share
-        return hessian(model, (inputs if prepare is None else prepare(inputs), y), self.criterion)
+        batches = self.batches
+        if prepare is not None:
+            batches = [(prepare(inputs), target) for inputs, target in batches]
+        return hessian(model, batches, self.criterion, memory=self.memory)
 
     def order(self, places: Mapping[str, Tensor]) -> Tensor | None:
         """Return where each entry of the parameter vector is in a network's; None if it is there.
@@ -176,7 +218,7 @@ class Candidate:
         """
         order = torch.cat([places[name].reshape(-1) for name in self.parameters])
         same = torch.equal(order, torch.arange(len(order)))
-        return None if same else order.to(self.inputs.device)
+        return None if same else order.to(self.batches[0][0].device)
 
 
 def _layers(steps: Steps) -> list[Layer]:
@@ -202,15 +244,21 @@ def _kinds(steps: Steps) -> str:
     return kinds
 
 
-def require_ordinary(model: Any, x: Any) -> None:
-    """Refuse models and inputs that no theorem is for, in one sentence."""
-    if not isinstance(model, nn.Module):
-        raise NotRecognised(f"the model is a {type(model).__name__}, not a torch.nn.Module")
-    if not isinstance(x, Tensor):
-        raise NotRecognised(f"the input is a {type(x).__name__}, not a single tensor")
-    if x.numel() == 0:
-        raise NotRecognised(f"the input has shape {tuple(x.shape)}: there are no samples")
-    _require_ordinary_parameters(model, x)
+def _require_ordinary(model: nn.Module, size: int) -> None:
+    """Refuse models that no theorem is for, of which an operator has so many parameters."""
+    first_name: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if not parameter.requires_grad:
+            raise NotRecognised(
+                f"only some of the parameters count: {name!r} is frozen or was not asked for"
+            )
+        if id(parameter) in first_name:
+            raise NotRecognised(
+                f"parameters {first_name[id(parameter)]!r} and {name!r} are tied to each other"
+            )
+        first_name[id(parameter)] = name
+    if size != sum(parameter.numel() for parameter in model.parameters()):
+        raise NotRecognised("the parameters are not those of the model, and all of them")
     for name, module in model.named_modules():
         of = f"layer {name!r}" if name else "the model"
         if has_hooks(module):
@@ -219,32 +267,8 @@ def require_ordinary(model: Any, x: Any) -> None:
             raise NotRecognised(f"{of} is parametrised: its weights are not its parameters")
 
 
-def _require_ordinary_parameters(model: nn.Module, x: Tensor) -> None:
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    if not parameters:
-        raise NotRecognised("the model has no parameters")
-    first_name: dict[int, str] = {}
-    first = next(iter(parameters.values()))
-    for name, parameter in parameters.items():
-        of = f"parameter {name!r}"
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise NotRecognised(f"{of} has no shape yet", hint="run the model once first")
-        if not parameter.requires_grad:
-            raise NotRecognised(f"{of} is frozen: requires_grad is False")
-        if id(parameter) in first_name:
-            raise NotRecognised(
-                f"parameters {first_name[id(parameter)]!r} and {name!r} are tied to each other"
-            )
-        first_name[id(parameter)] = name
-        if parameter.dtype not in (torch.float32, torch.float64) or parameter.dtype != first.dtype:
-            raise NotRecognised(
-                f"{of} has type {dtype_name(parameter)}: all must be float32, or all float64"
-            )
-        if not parameter.isfinite().all():
-            raise NotRecognised(f"{of} contains NaN or infinity")
-        if parameter.device != first.device or parameter.device != x.device:
-            raise NotRecognised(f"{of} is on device {parameter.device} and the input on {x.device}")
-    if (x.is_floating_point() or x.is_complex()) and x.dtype != first.dtype:
-        raise NotRecognised(
-            f"the input has type {dtype_name(x)}, the parameters {dtype_name(first)}"
-        )
+def _agree(missing: str | None) -> None:
+    """Refuse on all ranks what one of them refuses, since all must do the same."""
+    for told in ranks.gather(missing) if ranks.parallel() else [missing]:
+        if told is not None:
+            raise NotRecognised(told)

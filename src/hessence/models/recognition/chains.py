@@ -23,7 +23,9 @@ from hessence.models.recognition.candidate import VARIABLES, Candidate
 from hessence.models.recognition.program import features
 from hessence.networks.linear.deep_linear import DeepLinear
 from hessence.networks.linear.hessian import LinearHessian, twin_of
+from hessence.networks.linear.network import LinearNetwork
 from hessence.networks.linear.range_reduction import range_size
+from hessence.networks.linear.residual_linear import ResidualLinear
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
 from hessence.networks.scalar.cells import CellProducts, Cells
 from hessence.networks.scalar.scalar_affine import ScalarAffine
@@ -57,7 +59,7 @@ def scalar_relu(candidate: Candidate) -> Spectrum:
 
 
 def _of_scalar(candidate: Candidate, net: Any) -> Spectrum:
-    x, y = candidate.x.reshape(-1), candidate.targets[:, 0]
+    x, y = (column[:, 0] for column in candidate.rows)
     return _placed(net.hessian(x, y).spectrum(), candidate.factor or 1.0, _in_turn(candidate))
 
 
@@ -80,11 +82,11 @@ def _cells_of_any_loss(candidate: Candidate, w: Tensor, v: Tensor) -> CellProduc
             f"layer {candidate.layers[0].name!r} has a weight of zero, where a ReLU has a kink and "
             "the loss no Hessian."
         )
-    cells, x = Cells(w, v), candidate.x
+    cells = Cells(w, v)
     gradient, hessian = _derivatives(candidate, _Cells(cells.gram.inner))
     if hessian[0, 1] != 0:
         raise ValueError("the loss couples samples, and is not a sum over them.")
-    populated = (bool((x > 0).any()), bool((x <= 0).any()))
+    populated = candidate.anywhere(lambda x: x > 0), candidate.anywhere(lambda x: x <= 0)
     return cells.hessian(gradient, hessian.diagonal(), populated)
 
 
@@ -93,11 +95,10 @@ def _cells_of_any_loss(candidate: Candidate, w: Tensor, v: Tensor) -> CellProduc
 
 def linear_chain(candidate: Candidate) -> Spectrum:
     """Return the spectrum of linear layers; a bias of the first is a column more of its weight."""
-    weights, x = _shifted(candidate), candidate.x
-    if candidate.biases[0] is not None:
-        weights = [torch.cat([weights[0], candidate.biases[0][:, None]], dim=1), *weights[1:]]
-        x = _with_constant(x)
-    hessian, factor = _of_product(weights, x, candidate)
+    weights, bias = _shifted(candidate), candidate.biases[0]
+    if bias is not None:
+        weights = [torch.cat([weights[0], bias[:, None]], dim=1), *weights[1:]]
+    hessian, factor = _of_product(weights, candidate)
     order = _biases_last(candidate)
     if len(weights) == 1 and isinstance(hessian.loss_hessian, Separable):
         return _placed(_one_layer(hessian.loss_hessian), factor, order)
@@ -149,7 +150,7 @@ def affine_chain(candidate: Candidate) -> Spectrum:
     weights, biases = _shifted(candidate), candidate.biases
     raised = [_raised(w, b) for w, b in zip(weights, biases, strict=True)]
     raised[-1] = raised[-1][:-1]
-    hessian, factor = _of_product(raised, _with_constant(candidate.x), candidate)
+    hessian, factor = _of_product(raised, candidate)
     chain = AffineChain(hessian, tuple(bias is not None for bias in biases))
     require_small(chain.size, chain.shape[0])
     return _placed(chain.spectrum(), factor, _biases_last(candidate))
@@ -173,22 +174,19 @@ class _EndToEnd(nn.Module):  # type: ignore[misc]
         self.skip = skip
 
     def forward(self, x: Tensor) -> Tensor:
-        out = (x if x.shape[-1] == self.matrix.shape[1] else _with_constant(x)) @ self.matrix.T
+        out = _fitting(x, self.matrix) @ self.matrix.T
         return out + x if self.skip else out
 
 
-def _of_product(
-    weights: list[Tensor], x: Tensor, candidate: Candidate
-) -> tuple[LinearHessian, float]:
+def _of_product(weights: list[Tensor], candidate: Candidate) -> tuple[LinearHessian, float]:
     """Return the Hessian of the loss of f(x) = W_L ⋯ W_1 x, up to a factor that comes with it."""
-    net = TwoLayerLinear(*weights) if len(weights) == 2 else DeepLinear(weights)
+    net: LinearNetwork = TwoLayerLinear(*weights) if len(weights) == 2 else DeepLinear(weights)
     skip = candidate.kinds.startswith("(")
+    if candidate.kinds == "(ll)":
+        net, skip = ResidualLinear(*weights), False
     if candidate.factor is not None:
-        rows = x.reshape(-1, x.shape[-1])
-        targets = candidate.targets
-        if skip:
-            targets = targets - candidate.x.reshape(targets.shape)
-        return net.hessian(rows, targets), candidate.factor
+        x, y = candidate.rows
+        return net.hessian(_fitting(x, net.product), y - x if skip else y), candidate.factor
     outputs, inputs = net.product.shape
     if outputs * inputs > VARIABLES:
         raise ValueError(
@@ -216,7 +214,10 @@ def _shifted(candidate: Candidate) -> list[Tensor]:
     ]
 
 
-def _with_constant(x: Tensor) -> Tensor:
+def _fitting(x: Tensor, matrix: Tensor) -> Tensor:
+    """Return x, with a constant more if a matrix takes one."""
+    if x.shape[-1] == matrix.shape[1]:
+        return x
     return torch.cat([x, torch.ones_like(x[..., :1])], dim=-1)
 
 
