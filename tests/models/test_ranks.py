@@ -60,6 +60,7 @@ def test_it_is_the_answer_for_all_data(answers):
 def test_what_is_exact_for_all_data_is_exact_for_shares(answers):
     for found in answers:
         assert found["exact"] == 1
+        assert found["exact without joining"] == 1
         assert found["not exact"] == 0
         assert len(found["exact eigenvalues"]) == 1050
 
