@@ -22,21 +22,13 @@ class Dubious(nn.Module):
         return self.layer(x) * self.layer.weight.detach().norm()
 
 
-def words(model, batch):
-    return nn.functional.mse_loss(model(batch[0]), batch[1]) * len(batch[2])
-
-
-MODEL = nn.Linear(2, 1).double()
-X, Y = torch.ones(3, 2).double(), torch.zeros(3, 1).double()
 DATA = (torch.eye(2).double(), torch.eye(2).double())
-NUMBERED = [(X, Y, [1.0]), (X, Y, [1.0])]
 
 CALLS = {
     "solver": lambda: hs.eigenpairs(np.diag(np.arange(900.0)), k=3, max_products=9),
     "check": lambda: hs.spectrum(Dubious(), DATA),
     "layers": lambda: hs.layer_spectra(Dubious(), DATA),
     "monitor": lambda: hs.Monitor(Dubious(), DATA).measure(0),
-    "loss": lambda: hs.hessian(MODEL, NUMBERED, words),
     "kink": lambda: hs.ScalarReLU([1.0, 1.0], [0.0, 1.0]).hessian([1.0], [1.0]),
 }
 

@@ -46,12 +46,15 @@ def ask(model, wrapped, x, classes):
         counted = (batch[1] != -100).sum()
         return F.cross_entropy(model(batch[0]), batch[1]), counted
 
-    # A sum whose value is zero on all of the first share, where it might as well be a mean.
+    # A sum whose value is zero on all of the first share.
     both = x.new_tensor([1e3] * SHARES[0] + [0.1] * SHARES[1])[:, None].expand(-1, 3)
     margins = both[: len(x)] if len(x) > SHARES[1] else both[SHARES[0] :]
 
     def hinge(f, y):
         return torch.relu(1 - y * (f * f + 0.1)).pow(2).sum()
+
+    def fourth_powers(f, y):
+        return (f - y).pow(4).mean()
 
     loader = DataLoader(TensorDataset(x, classes), batch_size=7, shuffle=True)
     operators = {
@@ -59,11 +62,19 @@ def ask(model, wrapped, x, classes):
         "ggn": hs.ggn(model, (x, classes), nn.CrossEntropyLoss()),
         "sum": hs.hessian(model, (x, real), nn.MSELoss(reduction="sum")),
         "default": hs.hessian(model, (x, real)),
-        "own mean": hs.hessian(model, (x, real), lambda f, y: (f - y).pow(4).mean()),
-        "own sum": hs.hessian(model, (x, real), lambda f, y: (f - y).pow(4).sum()),
-        "own hinge": hs.hessian(model, (x, margins), hinge),
-        "closure hinge": hs.hessian(model, (x, margins), lambda model, b: hinge(model(b[0]), b[1])),
-        "closure": hs.hessian(model, (x, classes), weighted),
+        "own mean": hs.hessian(
+            model, (x, real), lambda f, y: (f - y).pow(4).mean(), reduction="mean"
+        ),
+        "own sum": hs.hessian(model, (x, real), lambda f, y: (f - y).pow(4).sum(), reduction="sum"),
+        "own hinge": hs.hessian(model, (x, margins), hinge, reduction="sum"),
+        "closure hinge": hs.hessian(
+            model,
+            (x, margins),
+            lambda model, b: hinge(model(b[0]), b[1]),
+            reduction="sum",
+            closure=True,
+        ),
+        "closure": hs.hessian(model, (x, classes), weighted, closure=True),
         "loader": hs.hessian(model, loader, nn.CrossEntropyLoss(), memory=0),
         "wrapped": hs.hessian(wrapped, (x, classes), nn.CrossEntropyLoss()),
         "wrapped ggn": hs.ggn(wrapped, (x, classes), nn.CrossEntropyLoss(), params="2"),

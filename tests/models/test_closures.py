@@ -38,13 +38,13 @@ def test_closures():
     t = numbers(SAMPLES, 3)
     for closure in (loss, own_name, Penalised()):
         expected = dense_hessian(partial(closure, model, (x, t)), model.parameters())
-        assert_same(hs.hessian(model, (x, t), closure).dense(), expected)
-        H = hs.hessian(model, batches(x, t), closure)
+        assert_same(hs.hessian(model, (x, t), closure, closure=True).dense(), expected)
+        H = hs.hessian(model, batches(x, t), closure, reduction="mean", closure=True)
         assert_same(H.dense(), expected)
         assert H.loss() == pytest.approx(closure(model, (x, t)).item(), rel=1e-13)
     expected = dense_hessian(lambda: F.cross_entropy(model(x), y), model.parameters())
     assert torch.isnan(weighted(model, batches(x, y)[1])[0])
-    H = hs.hessian(model, batches(x, y), weighted)
+    H = hs.hessian(model, batches(x, y), weighted, closure=True)
     assert_same(H.dense(), expected)
     assert H.loss() == pytest.approx(F.cross_entropy(model(x), y).item(), rel=1e-13)
 
@@ -59,7 +59,9 @@ def test_closures_on_batches_of_one_sample(sizes, reduce):
         return reduce((model(batch[0]) - batch[1]) ** 2)
 
     parts = list(zip(x.split(sizes), y.split(sizes), strict=True))
-    assert hs.hessian(model, parts, closure).loss() == pytest.approx(closure(model, (x, y)).item())
+    H = hs.hessian(model, parts, closure, reduction=reduce.__name__, closure=True)
+    assert H.loss() == pytest.approx(closure(model, (x, y)).item())
+    assert H.check().passed
 
 
 def test_closures_that_are_sums_at_zero_loss():
@@ -73,7 +75,7 @@ def test_closures_that_are_sums_at_zero_loss():
 
     parts = list(zip(x.split(5), y.split(5), strict=True))
     expected = dense_hessian(lambda: closure(model, (x, y)), model.parameters())
-    assert_same(hs.hessian(model, parts, closure).dense(), expected)
+    assert_same(hs.hessian(model, parts, closure, reduction="sum", closure=True).dense(), expected)
 
 
 def test_closures_that_know_the_number_of_samples():
@@ -87,38 +89,39 @@ def test_closures_that_know_the_number_of_samples():
     parts = [{"x": x[i], "y": y[i], "samples": len(x[i])} for i in rows]
     whole = {"x": x, "y": y, "samples": 12}
     expected = dense_hessian(lambda: closure(model, whole), model.parameters())
-    with pytest.warns(UserWarning, match="cannot be found out on these batches, .* for a mean"):
-        H = hs.hessian(model, parts, closure)
+    H = hs.hessian(model, parts, closure, reduction="mean")
     assert_same(H.dense(), expected)
+    assert H.check().passed
 
 
-def test_means_over_words_of_batches_of_other_lengths_are_warned_of():
+def test_means_over_words_of_batches_of_other_lengths():
+    """Batches that cannot be joined are cut, which tells if words are ignored."""
     model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 3)).double()
     data = [(torch.randint(10, (4, length)), torch.randint(3, (4, length))) for length in (2, 5)]
 
     def function(prediction, target):
         return F.cross_entropy(prediction.flatten(0, 1), target.flatten())
 
-    def closure(model, batch):
-        return function(model(batch[0]), batch[1])
+    with pytest.raises(ValueError, match="such as words or targets that are not ignored"):
+        hs.hessian(model, data, function)
+    assert hs.hessian(model, data, function, reduction="mean").check().passed
+    data[0][1][0] = -100
+    assert "over words" in hs.hessian(model, data, function, reduction="mean").check().message
 
-    for loss in (function, closure):
-        with pytest.warns(UserWarning, match="cannot be found out on these batches"):
-            hs.hessian(model, data, loss)
-    hs.hessian(model, data, lambda model, batch: (closure(model, batch), batch[1].numel()))
+    def weighted(prediction, target):
+        return function(prediction, target), (target != -100).sum()
+
+    words = sum((y != -100).sum() for _, y in data)
+    expected = sum(function(model(x), y) * (y != -100).sum() for x, y in data) / words
+    H = hs.hessian(model, data, weighted)
+    assert H.check().passed
+    assert H.loss() == pytest.approx(expected.item(), rel=1e-12)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["a head of zeros", "a late batch"])
 @pytest.mark.parametrize("kind", ["function", "closure"])
-def test_weighted_means_are_refused_wherever_they_show(kind, late):
-    """Also where all samples have the same loss, and far behind."""
+def test_weighted_means_are_told_of(kind):
     model, x, y = nn.Linear(3, 4).double(), numbers(80, 3), torch.randint(4, (80,))
     weight = torch.tensor([1.0, 2.0, 3.0, 4.0]).double()
-    if late:
-        y[75], weight = -100, None
-    else:
-        nn.init.zeros_(model.weight)
-        nn.init.zeros_(model.bias)
 
     def function(prediction, target):
         return F.cross_entropy(prediction, target, weight=weight)
@@ -127,8 +130,11 @@ def test_weighted_means_are_refused_wherever_they_show(kind, late):
         return function(model(batch[0]), batch[1])
 
     data = list(zip(x.split(2), y.split(2), strict=True))
-    with pytest.raises(ValueError, match="loss must be a mean or a sum over samples"):
-        hs.hessian(model, data, function if kind == "function" else closure)
+    given = {"loss": function if kind == "function" else closure, "closure": kind == "closure"}
+    with pytest.warns(hs.CheckWarning, match="of two batches together is not the combination"):
+        hs.spectrum(model, data, k=1, reduction="mean", **given)
+    with pytest.warns(hs.CheckWarning, match="of two batches together is not the combination"):
+        hs.Monitor(model, data, reduction="mean", **given).measure(0)
 
 
 def test_sums_in_any_shape():
@@ -141,10 +147,12 @@ def test_sums_in_any_shape():
     named = [{"x": a, "y": b, "name": ["q"] * len(a)} for a, b in batches(x, y)]
     for data, loss in (
         (batches(x, y), lambda prediction, target: total(prediction, target).reshape(1)),
-        (batches(x, y), lambda model, batch: total(model(batch[0]), batch[1]).reshape(1)),
-        (named, lambda model, batch: total(model(batch["x"]), batch["y"])),
+        (batches(x, y), lambda prediction, target: total(prediction, target)),
+        (named, lambda model, batch: total(model(batch["x"]), batch["y"]).reshape(1)),
     ):
-        assert_same(hs.hessian(model, data, loss).dense(), expected)
+        with pytest.raises(ValueError, match='say reduction="mean" if'):
+            hs.hessian(model, data, loss)
+        assert_same(hs.hessian(model, data, loss, reduction="sum").dense(), expected)
 
 
 def test_losses_that_write_to_their_target():
@@ -159,15 +167,15 @@ def test_losses_that_write_to_their_target():
 
     expected = hs.hessian(model, (x, cleaned), nn.CrossEntropyLoss()).dense()
     for data in ((x, y), batches(x, y)):
-        assert_same(hs.hessian(model, data, function).dense(), expected)
-        hs.spectrum(model, data, function, k=2)
+        assert_same(hs.hessian(model, data, function, reduction="mean").dense(), expected)
+        hs.spectrum(model, data, function, k=2, reduction="mean")
         assert torch.equal(y, kept)
 
     def single(prediction, target):
         assert prediction.dtype == torch.float32
         return function(prediction, target)
 
-    hs.hessian(model.float(), batches(x.float(), y), single)
+    hs.hessian(model.float(), batches(x.float(), y), single, reduction="mean")
     assert torch.equal(y, kept)
 
 
@@ -183,7 +191,11 @@ def test_losses_of_a_small_domain():
         def forward(self, z):
             return F.normalize(z)
 
-    assert hs.hessian(nn.Sequential(model, Unit()), batches(x, y), unit).check().passed
+    assert (
+        hs.hessian(nn.Sequential(model, Unit()), batches(x, y), unit, reduction="mean")
+        .check()
+        .passed
+    )
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
@@ -193,35 +205,9 @@ def test_sums_in_half_precision(kind):
     def loss(model, batch):
         return F.mse_loss(model(batch[0]), batch[1], reduction="sum").to(kind)
 
-    whole = hs.hessian(model, [(x, y)], loss).dense()
-    cut = hs.hessian(model, batches(x, y), loss).dense()
+    whole = hs.hessian(model, [(x, y)], loss, closure=True).dense()
+    cut = hs.hessian(model, batches(x, y), loss, reduction="sum", closure=True).dense()
     assert float((cut - whole).norm()) <= 0.05 * float(whole.norm())
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_functions_that_are_sums_at_a_perfect_fit(dtype):
-    """Predictions are the targets, so that a sum and a mean are both zero."""
-    model, x = mlp().to(dtype), numbers(SAMPLES, 2).to(dtype)
-    y = model(x).detach()
-
-    def squares(prediction, target):
-        return ((prediction - target) ** 2).sum()
-
-    whole, cut = (hs.hessian(model, d, squares).dense() for d in ((x, y), batches(x, y)))
-    assert float((cut - whole).norm()) <= 1e-5 * float(whole.norm())
-
-    def masked(prediction, target):
-        mask = target > target.median()
-        return ((prediction - target) ** 2 * mask).sum() / mask.sum()
-
-    with pytest.raises(ValueError, match="neither the mean nor the sum"):
-        hs.hessian(model, batches(x, y), masked)
-
-
-def test_losses_that_are_zero_everywhere_are_warned_of():
-    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
-    with pytest.warns(UserWarning, match="cannot be found out"):
-        hs.hessian(model, batches(x, y), lambda f, _: 0 * f.sum())
 
 
 def test_a_loss_in_double_precision_of_a_model_in_single():
@@ -234,7 +220,8 @@ def test_a_loss_in_double_precision_of_a_model_in_single():
     def loss(model, batch):
         return F.cross_entropy(model(batch[0]).double(), batch[1])
 
-    assert hs.hessian(model, data, loss).loss() == pytest.approx(loss(model, (x, y)).item())
+    H = hs.hessian(model, data, loss, reduction="mean", closure=True)
+    assert H.loss() == pytest.approx(loss(model, (x, y)).item())
 
 
 @pytest.mark.parametrize(("weight", "said"), [
@@ -243,7 +230,7 @@ def test_a_loss_in_double_precision_of_a_model_in_single():
 ])  # fmt: skip
 def test_weights_that_are_none(weight, said):
     model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
-    H = hs.hessian(model, (x, y), lambda model, b: (F.mse_loss(model(b[0]), b[1]), weight))
+    H = hs.hessian(model, (x, y), lambda m, b: (F.mse_loss(m(b[0]), b[1]), weight), closure=True)
     with pytest.raises((TypeError, ValueError), match=said):
         H.dense()
 
@@ -252,29 +239,102 @@ def test_weights_that_are_none(weight, said):
 def test_weights_of_any_kind(kind):
     model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
     data = batches(x, y)
-    H = hs.hessian(model, data, lambda model, b: (F.mse_loss(model(b[0]), b[1]), kind(len(b[0]))))
-    assert_same(H.dense(), dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters()))
+    expected = dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters())
+
+    def closure(model, batch):
+        return F.mse_loss(model(batch[0]), batch[1]), kind(len(batch[0]))
+
+    def function(prediction, target):
+        return F.mse_loss(prediction, target), kind(len(target))
+
+    for loss in (closure, function):
+        H = hs.hessian(model, data, loss, closure=loss is closure)
+        assert_same(H.dense(), expected)
+        assert H.check().passed
+    G = hs.ggn(model, data, nn.MSELoss()).dense()
+    assert_same(hs.ggn(model, data, function).dense(), G)
 
 
-def test_closures_by_the_type_of_their_first_argument():
+def test_closures_on_pairs_are_said_to_be_such():
     model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
 
-    def loss(one: "nn.Module", two):
-        seen.add(isinstance(one, nn.Module))
-        return F.mse_loss(one(two[0]), two[1])
+    def loss(model, batch):
+        return F.mse_loss(model(batch[0]), batch[1])
 
-    expected = dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters())
-    seen = set()
-    assert_same(hs.hessian(model, (x, y), loss).dense(), expected)
-    assert seen == {True}
+    with pytest.raises(TypeError, match="not callable") as caught:
+        hs.hessian(model, (x, y), loss)
+    assert "pass closure=True" in caught.value.__notes__[0]
+    with pytest.raises(ValueError, match="closure=True is for functions"):
+        hs.hessian(model, (x, y), nn.MSELoss(), closure=True)
 
 
-def test_closures_by_any_name_of_their_arguments():
-    """Also where the model cannot be called on what the batch has."""
+def test_a_list_of_two_tensors():
+    model, x, y = nn.Linear(3, 3).double(), numbers(4, 3), numbers(4, 3)
+
+    def loss(model, batch):
+        return model(batch).pow(2).mean()
+
+    with pytest.raises(ValueError, match=r"a list of two tensors may be a pair .* or two batches"):
+        hs.hessian(model, [x, y], loss)
+    both = torch.cat([x, y])
+    expected = dense_hessian(lambda: loss(model, both), model.parameters())
+    assert_same(hs.hessian(model, [x, y], loss, reduction="mean", closure=True).dense(), expected)
+
+
+def test_losses_that_reach_past_the_copy():
+    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+
+    def past(_, batch):
+        return F.mse_loss(model(batch[0]), batch[1])
+
+    def partly(copy, batch):
+        return past(copy, batch) + copy[0].weight.pow(2).sum()
+
+    def penalised(prediction, target):
+        return F.mse_loss(prediction, target) + 0.1 * model[0].weight.pow(4).sum()
+
+    for loss in (past, partly):
+        with pytest.raises(ValueError, match=r"reaches past the model .* '0\.weight', '0\.bias'"):
+            hs.hessian(model, (x, y), loss, closure=True).dense()
+    with pytest.raises(ValueError, match=r"loss depends on '0\.weight' of .*loss\(model, batch\)"):
+        hs.hessian(model, (x, y), penalised).dense()
+    other = mlp()
+    with pytest.raises(ValueError, match="loss does not depend on the model that it is given"):
+        hs.hessian(other, (x, y), past, closure=True).dense()
+
+
+class Penalised(nn.Module):
+    """A loss that holds the model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, prediction, target):
+        return F.mse_loss(prediction, target) + 0.1 * self.model[0].weight.pow(4).sum()
+
+
+def test_a_loss_that_holds_the_model_is_copied_with_it():
+    model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
+    loss = Penalised(model)
+    expected = dense_hessian(lambda: loss(model(x), y), model.parameters())
+    H = hs.hessian(model, (x, y), loss)
+    with torch.no_grad():
+        model[0].weight.zero_()
+    assert_same(H.dense(), expected)
+
+
+def test_closures_where_the_model_takes_something_else():
+    """The model cannot be called on what the batch has."""
     model = nn.Sequential(nn.Linear(4, 3), nn.Tanh()).double()
     x, y = numbers(6, 2, 2), numbers(6, 3)
-    H = hs.hessian(model, (x, y), lambda m, b: (m(b[0].flatten(1)) - b[1]).pow(2).mean())
-    assert H.check().passed
+
+    def loss(m, b):
+        return (m(b[0].flatten(1)) - b[1]).pow(2).mean()
+
+    with pytest.raises(ValueError, match=r"cannot be run on inputs .*pass closure=True"):
+        hs.hessian(model, (x, y), loss)
+    assert hs.hessian(model, (x, y), loss, closure=True).check().passed
 
 
 def test_closures_that_are_means_over_words():
@@ -291,14 +351,16 @@ def test_closures_that_are_means_over_words():
     halves = [{name: part[rows] for name, part in whole.items()}
               for rows in (slice(4), slice(4, None))]  # fmt: skip
     assert hs.hessian(model, whole, closure).loss() > 0
-    with pytest.raises(ValueError, match="loss must be a mean or a sum over samples"):
-        hs.hessian(model, halves, closure)
+    with pytest.warns(hs.CheckWarning, match=r"over words: return a pair \(mean, weight\)"):
+        hs.spectrum(model, halves, closure, k=1, reduction="mean")
 
     def weighted(model, batch):
         return closure(model, batch), (batch["target"] != -100).sum()
 
     expected = hs.hessian(model, whole, closure).dense()
-    assert_same(hs.hessian(model, halves, weighted).dense(), expected)
+    H = hs.hessian(model, halves, weighted)
+    assert_same(H.dense(), expected)
+    assert H.check().passed
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # within PyTorch itself
@@ -315,20 +377,22 @@ def test_forward_derivatives_in_a_closure():
         return slope.sum(dim=1).pow(2).mean()
 
     expected = dense_hessian(by_hand, model.parameters())
-    assert_same(hs.hessian(model, (x, x), closure).dense(), expected)
+    assert_same(hs.hessian(model, (x, x), closure, closure=True).dense(), expected)
 
 
 def test_a_closure_that_returns_an_array_is_told_so():
     data = numbers(SAMPLES, 2), numbers(SAMPLES, 3)
     with pytest.raises(TypeError, match=r"loss must return one number, or one for .*\(13, 3\)"):
-        hs.hessian(mlp(), data, lambda model, batch: model(batch[0])).dense()
+        hs.hessian(mlp(), data, lambda model, batch: model(batch[0]), closure=True).dense()
 
     def each(model, batch):
         return (model(batch[0]) - batch[1]).square().sum(dim=1)
 
     model = mlp()
-    expected = hs.hessian(model, data, lambda model, batch: each(model, batch).mean()).dense()
-    assert_same(hs.hessian(model, data, each).dense(), expected)
+    expected = hs.hessian(model, data, lambda m, b: each(m, b).mean(), closure=True).dense()
+    assert_same(hs.hessian(model, data, each, closure=True).dense(), expected)
+    cut = hs.hessian(model, batches(*data), each, closure=True)
+    assert_same(cut.dense(), expected)
 
 
 def test_a_closure_that_returns_more_than_the_loss_is_told_so():
@@ -337,11 +401,11 @@ def test_a_closure_that_returns_more_than_the_loss_is_told_so():
         return F.mse_loss(prediction, batch[1]), prediction
 
     with pytest.raises(TypeError, match=r"loss .*\(mean, weight\)"):
-        hs.hessian(mlp(), (numbers(SAMPLES, 2), numbers(SAMPLES, 3)), loss).dense()
+        hs.hessian(mlp(), (numbers(SAMPLES, 2), numbers(SAMPLES, 3)), loss, closure=True).dense()
 
 
 class TestClosuresOverSeveralBatches:
-    """What a closure returns is found out from parts of a batch."""
+    """What a closure returns is said by the caller."""
 
     @staticmethod
     def problem():
@@ -359,7 +423,13 @@ class TestClosuresOverSeveralBatches:
             return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction=reduction)
 
         expected = dense_hessian(lambda: closure(model, (x, y)), model.parameters())
-        assert_same(hs.hessian(model, batches, closure).dense(), expected)
+        H = hs.hessian(model, batches, closure, reduction=reduction, closure=True)
+        assert_same(H.dense(), expected)
+        assert H.check().passed
+        other = {"mean": "sum", "sum": "mean"}[reduction]
+        check = hs.hessian(model, batches, closure, reduction=other, closure=True).check()
+        assert not check.passed
+        assert "of two batches together is not the combination" in check.message
 
     def test_a_mean_with_a_penalty_is_a_mean(self):
         model, x, y, batches = self.problem()
@@ -369,18 +439,22 @@ class TestClosuresOverSeveralBatches:
             return nn.functional.cross_entropy(model(batch[0]), batch[1]) + 0.1 * penalty
 
         expected = dense_hessian(lambda: closure(model, (x, y)), model.parameters())
-        assert_same(hs.hessian(model, batches, closure).dense(), expected)
+        assert_same(
+            hs.hessian(model, batches, closure, reduction="mean", closure=True).dense(), expected
+        )
 
-    def test_neither_is_refused(self):
+    def test_neither_is_told_of(self):
         model, _, y, batches = self.problem()
         y[::3] = -100
 
         def closure(model, batch):
             return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
-        with pytest.raises(ValueError, match="pair \\(mean, weight\\)"):
-            hs.hessian(model, batches, closure)
-        hs.hessian(model, batches[0], closure)
+        with pytest.raises(ValueError, match=r"pair \(mean, weight\)"):
+            hs.hessian(model, batches, closure, closure=True)
+        H = hs.hessian(model, batches, closure, reduction="mean", closure=True)
+        assert "pair (mean, weight)" in H.check().message
+        assert hs.hessian(model, batches[0], closure, closure=True).check().passed
 
     def test_one_without_a_derivative_is_refused(self):
         model, x, y, _ = self.problem()
@@ -389,6 +463,6 @@ class TestClosuresOverSeveralBatches:
             return nn.functional.cross_entropy(model(batch[0]), batch[1]).detach()
 
         with pytest.raises(ValueError, match="loss has no derivative"):
-            hs.hessian(model, (x, y), closure) @ torch.ones(31, dtype=torch.float64)
-        flat = hs.hessian(model, (x, y), lambda model, batch: batch[0].sum()).dense()
+            hs.hessian(model, (x, y), closure, closure=True) @ torch.ones(31).double()
+        flat = hs.hessian(model, (x, y), lambda _, batch: batch[0].sum(), closure=True).dense()
         assert not flat.any()

@@ -23,7 +23,7 @@ def test_batches_that_are_dictionaries():
         return ((model(batch["input"]) - batch["target"]) ** 2).mean()
 
     expected = dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters())
-    assert_same(hs.hessian(model, data, loss).dense(), expected)
+    assert_same(hs.hessian(model, data, loss, reduction="mean").dense(), expected)
     assert_same(hs.hessian(model, {"input": x, "target": y}, loss).dense(), expected)
 
 
@@ -40,7 +40,7 @@ def test_batches_that_are_named_tuples():
 
     expected = dense_hessian(lambda: F.cross_entropy(model(x), y), model.parameters())
     data = [Labelled(a, b) for a, b in batches(x, y)]
-    assert_same(hs.hessian(model, data, loss).dense(), expected)
+    assert_same(hs.hessian(model, data, loss, reduction="mean", closure=True).dense(), expected)
     assert_same(hs.hessian(model, Labelled(x, y), nn.CrossEntropyLoss()).dense(), expected)
 
 
@@ -120,8 +120,9 @@ def test_texts_and_lists_are_cut_with_the_samples(kind):
             for i, (a, b) in enumerate(zip(x.split(5), y.split(5), strict=True))
         ]
         H = hs.hessian(model, data, lambda model, b: (
-            (model(b["x"]) - b["y"]).pow(2).sum() / len(b["names"])))  # fmt: skip
+            (model(b["x"]) - b["y"]).pow(2).sum() / len(b["names"])), reduction="mean")  # fmt: skip
         assert_same(H.dense(), expected)
+        assert H.check().passed
 
 
 class Counting(nn.Module):
@@ -135,11 +136,11 @@ class Counting(nn.Module):
         return {"f": self.inner(x), "n": len(x)}
 
 
-def test_means_by_a_number_that_cannot_be_cut_are_warned_of():
+def test_means_by_a_number_that_cannot_be_joined():
     model, x, y = Counting(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
     data = list(zip(x.split(5), y.split(5), strict=True))
-    with pytest.warns(UserWarning, match="whether the loss is a mean or a sum"):
-        H = hs.hessian(model, data, lambda p, y: (p["f"] - y).pow(2).sum() / p["n"])
+    H = hs.hessian(model, data, lambda p, y: (p["f"] - y).pow(2).sum() / p["n"], reduction="mean")
+    assert H.check().passed
     expected = dense_hessian(lambda: (model(x)["f"] - y).pow(2).sum() / SAMPLES, model.parameters())
     assert_same(H.dense(), expected)
 
@@ -158,7 +159,7 @@ def test_closures_that_replace_a_part_of_their_batch(kind):
         batch[second].data.mul_(2.0)
         return F.mse_loss(model(batch[first]), batch[second])
 
-    H = hs.hessian(model, data, loss)
+    H = hs.hessian(model, data, loss, reduction="mean", closure=True)
     expected = F.mse_loss(model(x / 2), 2 * y).item()
     assert [H.loss(), H.loss()] == pytest.approx([expected, expected], rel=1e-12)
     assert torch.equal(torch.cat([batch[first] for batch in data]), x)

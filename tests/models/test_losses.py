@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import hessence as hs
 from tests.models.market import numbers
 from tests.models.oracle import assert_same, dense_ggn, dense_hessian
-from tests.models.ragged import CUTS, OUTPUTS, SAMPLES, batches, classes, mlp, partly_ignored
+from tests.models.ragged import OUTPUTS, SAMPLES, batches, classes, mlp, partly_ignored
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -162,7 +162,8 @@ class Cubic(nn.modules.loss._Loss):
 
 @pytest.mark.parametrize("loss", [Focal(), Cubic()], ids=["focal", "cubic"])
 def test_a_subclass_is_what_it_computes(loss):
-    assert_right(mlp(), classes() if isinstance(loss, Focal) else real(), loss)
+    focal = isinstance(loss, Focal)
+    assert_right(mlp(), classes() if focal else real(), loss, reduction="mean" if focal else "sum")
 
 
 NAMED = {
@@ -197,17 +198,17 @@ FUNCTIONS = {
     "partial sum": (functools.partial(F.mse_loss, reduction="sum"), real),
     "F.mse_loss": (F.mse_loss, real),
     "F.huber_loss": (F.huber_loss, real),
-    "F.soft_margin_loss": (F.soft_margin_loss, signs),
-    "mean": (lambda f, y: ((f - y) ** 4).mean(), real),
-    "sum": (lambda f, y: ((f - y) ** 4).sum(), real),
-    "own cross-entropy": (lambda f, y: F.cross_entropy(f, y, weight=None), classes),
+    "F.soft_margin_loss": (F.soft_margin_loss, signs, "mean"),
+    "mean": (lambda f, y: ((f - y) ** 4).mean(), real, "mean"),
+    "sum": (lambda f, y: ((f - y) ** 4).sum(), real, "sum"),
+    "own cross-entropy": (lambda f, y: F.cross_entropy(f, y, weight=None), classes, "mean"),
 }
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name):
-    function, target = FUNCTIONS[name]
-    assert_right(mlp(), target(), function)
+    function, target, *reduction = FUNCTIONS[name]
+    assert_right(mlp(), target(), function, reduction=reduction[0] if reduction else None)
 
 
 def test_a_function_of_each_sample():
@@ -215,14 +216,14 @@ def test_a_function_of_each_sample():
                  lambda f, y: torch.cosh(f - y).sum(-1).mean())  # fmt: skip
 
 
-def test_a_sum_is_told_from_a_mean_by_single_samples_and_at_zero_loss():
-    model, x = mlp(), numbers(SAMPLES, 2)
-    y = model(x).detach()
-    for cuts in ([1] * SAMPLES, list(CUTS)):
-        data = list(zip(x.split(cuts), y.split(cuts), strict=True))
-        for function in (lambda f, t: ((f - t) ** 2).sum(), lambda f, t: ((f - t) ** 2).mean()):
-            expected = dense_hessian(lambda: function(model(x), y), model.parameters())  # noqa: B023
-            assert_same(hs.hessian(model, data, function).dense(), expected)
+def test_a_function_on_several_batches_says_what_it_returns():
+    model, x, y = mlp(), numbers(SAMPLES, 2), real()
+    with pytest.raises(ValueError, match='say reduction="mean" if it returns a mean'):
+        hs.hessian(model, batches(x, y), lambda f, t: ((f - t) ** 2).sum())
+    with pytest.raises(ValueError, match='reduction must be "mean", "sum" or None, got \'all\''):
+        hs.hessian(model, (x, y), F.mse_loss, reduction="all")
+    with pytest.raises(ValueError, match="reduction='sum' is not that of the loss"):
+        hs.hessian(model, (x, y), nn.MSELoss(), reduction="sum")
 
 
 class Named(nn.Module):
@@ -245,7 +246,7 @@ def test_functions_of_predictions_in_a_dictionary(reduce):
 
     expected = dense_hessian(lambda: loss(model(x), y), model.parameters())
     for data in ((x, y), batches(x, y)):
-        assert_same(hs.hessian(model, data, loss).dense(), expected)
+        assert_same(hs.hessian(model, data, loss, reduction=reduce).dense(), expected)
 
 
 def test_batches_without_samples():
@@ -261,7 +262,8 @@ def test_batches_without_samples():
         return own(model(batch[0]), batch[1])
 
     for loss in (nn.MSELoss(), own, closure):
-        assert_same(hs.hessian(model, data, loss).dense(), expected)
+        H = hs.hessian(model, data, loss, reduction="mean", closure=loss is closure)
+        assert_same(H.dense(), expected)
 
 
 def own_cross_entropy(prediction, target):
@@ -280,7 +282,7 @@ IGNORED = {
 
 @pytest.mark.parametrize("name", IGNORED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_means_over_what_is_not_ignored_are_refused_on_batches(name, dtype):
+def test_means_over_what_is_not_ignored_are_told_of_on_batches(name, dtype):
     """Wherever the ignored ones are; in a single batch there is no harm."""
     model, x, y = mlp().to(dtype), numbers(100, 2).to(dtype), torch.randint(OUTPUTS, (100,))
     parts = list(zip(x.split(32), y.split(32), strict=True))
@@ -290,18 +292,19 @@ def test_means_over_what_is_not_ignored_are_refused_on_batches(name, dtype):
     def closure(model, batch):
         return F.cross_entropy(model(batch["x"]), batch["y"])
 
-    hs.hessian(model, parts, own_cross_entropy)
-    hs.hessian(model, dictionaries, closure)
+    for data, loss in ((parts, own_cross_entropy), (dictionaries, closure)):
+        assert hs.hessian(model, data, loss, reduction="mean").check().passed
     y[IGNORED[name]] = -100
     for data, loss in ((parts, own_cross_entropy), (dictionaries, closure)):
-        with pytest.raises(ValueError, match="loss must be a mean or a sum over samples"):
-            hs.hessian(model, data, loss)
+        check = hs.hessian(model, data, loss, reduction="mean").check()
+        assert not check.passed
+        assert "a mean over targets that are not ignored" in check.message
     expected = hs.hessian(model, (x, y), nn.CrossEntropyLoss()).dense()
     for data, loss in (((x, y), own_cross_entropy), (whole, closure), (parts, F.cross_entropy)):
         torch.testing.assert_close(hs.hessian(model, data, loss).dense(), expected)
 
 
-def test_a_function_that_does_not_average_samples_is_refused_on_batches():
+def test_a_function_that_does_not_average_samples_is_told_of_on_batches():
     """Ignored targets make it an average over other things, and in the second batch only."""
     model, x, y = mlp(), numbers(SAMPLES, 2), classes()
     y[8:11] = -100
@@ -309,10 +312,13 @@ def test_a_function_that_does_not_average_samples_is_refused_on_batches():
         hs.hessian(model, (x, y), own_cross_entropy).dense(),
         dense_hessian(lambda: F.cross_entropy(model(x), y), model.parameters()),
     )
-    with pytest.raises(ValueError, match="loss must be a mean or a sum over samples"):
-        hs.hessian(model, batches(x, y), own_cross_entropy).dense()
-    with pytest.raises(ValueError, match="loss must be a mean or a sum over samples"):
-        hs.hessian(model, [(x, real()[:, 0])] * 2, lambda f, t: torch.corrcoef(f.T).sum())
+    assert not hs.hessian(model, batches(x, y), own_cross_entropy, reduction="mean").check().passed
+
+    def correlations(prediction, _):
+        return torch.corrcoef(prediction.T).sum()
+
+    data = [(x[:6], real()[:6]), (x[6:], real()[6:])]
+    assert not hs.hessian(model, data, correlations, reduction="mean").check().passed
 
 
 def test_weights_that_are_changed_later():
@@ -384,7 +390,7 @@ def test_a_keyword_that_only_the_function_has():
     assert_same(hs.hessian(model, (x, y), loss).dense(), expected)
 
 
-def assert_right(model, y, loss, formula=None, tolerance=1e-12):
+def assert_right(model, y, loss, formula=None, tolerance=1e-12, reduction=None):
     """Compare H, G, loss and gradient, on all data and on batches, with the loss written out."""
     formula = loss if formula is None else formula
     x = numbers(SAMPLES, 2)
@@ -393,10 +399,10 @@ def assert_right(model, y, loss, formula=None, tolerance=1e-12):
     expected_ggn = dense_ggn(lambda: model(x), lambda f: formula(f, y), parameters)
     value = formula(model(x), y)
     for data in ((x, y), batches(x, y)):
-        H = hs.hessian(model, data, loss)
+        H = hs.hessian(model, data, loss, reduction=reduction)
         assert_same(H.dense(), expected, tolerance)
         assert_same(H.ggn.dense(), expected_ggn)
-        assert_same(hs.ggn(model, data, loss).dense(), expected_ggn)
+        assert_same(hs.ggn(model, data, loss, reduction=reduction).dense(), expected_ggn)
         assert H.loss() == pytest.approx(value.item(), rel=1e-12)
         gradient = torch.autograd.grad(formula(model(x), y), parameters)
         assert_same(H.gradient(), torch.cat([g.reshape(-1) for g in gradient]), tolerance)
@@ -414,11 +420,10 @@ def test_a_single_sample_without_a_batch(loss, target):
     assert H.loss() == pytest.approx(float(loss(model(x), target).detach()))
 
 
-def test_counts_that_differ_only_between_batches_are_refused():
+def test_counts_that_differ_only_between_batches_are_told_of():
     """As many in both halves of each batch, but not in both batches."""
     model, x, y = mlp().double(), numbers(128, 2), torch.randint(OUTPUTS, (128,))
     y[84:96] = -100
     y[104:116] = -100
     data = list(zip(x.split(64), y.split(64), strict=True))
-    with pytest.raises(ValueError, match="loss must be a mean or a sum over samples"):
-        hs.hessian(model, data, own_cross_entropy)
+    assert not hs.hessian(model, data, own_cross_entropy, reduction="mean").check().passed

@@ -82,7 +82,7 @@ def test_what_cannot_be_done_at_once_is_done_one_by_one(limit, operator, monkeyp
 
     for data in ((x, y), list(zip(x.split(13), y.split(13), strict=True))):
         for given in (nn.MSELoss(), loss):
-            H = operator(model, data, given)
+            H = operator(model, data, given, reduction="mean")
             assert_same(H.dense(), expected)
             assert_same(H.dense(), expected)
 
@@ -109,12 +109,12 @@ def closure(model, batch):
 def test_more_memory_keeps_more_graphs(batches):
     model, data = batches
     v = numbers(sum(p.numel() for p in model.parameters()))
-    whole = hs.hessian(model, data, closure)
+    whole = hs.hessian(model, data, closure, reduction="mean", closure=True)
     expected = whole @ v
     assert whole.kept_graphs == len(data)
     kept = []
     for memory in range(0, 300_000, 10_000):
-        H = hs.hessian(model, data, closure, memory=memory)
+        H = hs.hessian(model, data, closure, reduction="mean", closure=True, memory=memory)
         for _ in range(2):
             assert_same(H @ v, expected)
         kept.append(H.kept_graphs)
@@ -126,7 +126,7 @@ def test_a_small_first_batch_is_no_measure_of_the_others(batches):
     """A graph of 50 samples takes some tens of kilobytes, one of 5000 a hundred times that."""
     model, _ = batches
     data = [(numbers(n, 3), numbers(n, 2)) for n in (2, 50, 5000, 5000)]
-    H = hs.hessian(model, data, closure, memory=1e6)
+    H = hs.hessian(model, data, closure, reduction="mean", closure=True, memory=1e6)
     H @ torch.ones(H.shape[0], dtype=torch.float64)
     assert H.kept_graphs == 2
 
@@ -136,7 +136,7 @@ def test_views_of_a_large_tensor_do_not_count_as_all_of_it(batches):
     model, _ = batches
     x, y = torch.zeros(4_000_000, 3).double(), torch.zeros(4_000_000, 2).double()
     data = [(x[i : i + 50], y[i : i + 50]) for i in range(0, 200, 50)]
-    H = hs.hessian(model, data, closure, memory=5e6)
+    H = hs.hessian(model, data, closure, reduction="mean", closure=True, memory=5e6)
     H @ torch.ones(H.shape[0], dtype=torch.float64)
     assert H.kept_graphs == len(data)
 
@@ -173,14 +173,14 @@ def test_columns_go_through_small_graphs_at_once(batches, samples, calls, monkey
         HessianTerm, "multiply", lambda *a, **k: made.append(1) or multiply(*a, **k)
     )
     model, _ = batches
-    H = hs.hessian(model, [(numbers(samples, 3), numbers(samples, 2))], closure)
+    H = hs.hessian(model, [(numbers(samples, 3), numbers(samples, 2))], closure, closure=True)
     _ = H @ numbers(H.shape[0], 4)
     assert len(made) == calls
 
 
 def test_graphs_that_are_let_go(batches):
     model, data = batches
-    H = hs.hessian(model, data, closure)
+    H = hs.hessian(model, data, closure, reduction="mean", closure=True)
     v = numbers(H.shape[0])
     assert H.kept_graphs == 0
     first = H @ v
@@ -243,7 +243,7 @@ def test_one_graph_at_a_time(batches):
         def backward(context, slope):
             return slope
 
-    H = hs.hessian(Watched(), data, closure, memory=0)
+    H = hs.hessian(Watched(), data, closure, reduction="mean", closure=True, memory=0)
     v = numbers(H.shape[0])
     H @ v
     most = 0
@@ -326,7 +326,7 @@ def test_sizes_of_graphs_are_worked_out_once_for_each_batch(monkeypatch):
     monkeypatch.setattr(TermStore, "_bytes", lambda *a: asked.append(1) or worked_out(*a))
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
     data = [(numbers(2, 2), numbers(2, 1)) for _ in range(60)]
-    H = hs.hessian(model, data, closure)
+    H = hs.hessian(model, data, closure, reduction="mean", closure=True)
     for _ in range(2):
         _ = H @ numbers(H.shape[0], 2)
     assert len(asked) <= 2 * len(data)

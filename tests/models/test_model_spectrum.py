@@ -88,7 +88,7 @@ def test_a_method_can_be_insisted_on(data):
     [
         ({"params": "0"}, "only some of the parameters"),
         (
-            {"loss": lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1])},
+            {"loss": lambda m, b: nn.functional.mse_loss(m(b[0]), b[1]), "closure": True},
             "closure",
         ),
     ],

@@ -137,28 +137,9 @@ def test_the_second_of_two_followed_is_free_to_overtake():
     np.testing.assert_allclose(history.sharpness, truth[:30], rtol=1e-4)
 
 
-def test_what_a_loss_is_is_found_out_once():
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
-        data = [(torch.randn(5, 2).double(), torch.randn(5, 1).double()) for _ in range(4)]
-    calls = []
-
-    def loss(prediction, target):
-        calls.append(1)
-        return ((prediction - target) ** 2).mean()
-
-    monitor = hs.Monitor(model, data, loss, ggn=False, refresh=0)
-    tried = len(calls)
-    monitor.measure(0)
-    calls.clear()
-    monitor.measure(1)
-    assert len(calls) < tried
-
-
 def test_a_closure_has_no_gauss_newton_matrix():
     model, data, loss = small()
-    monitor = Monitor(model, data, lambda model, batch: loss(model(batch[0]), batch[1]), k=2)
+    monitor = Monitor(model, data, lambda m, b: loss(m(b[0]), b[1]), k=2, closure=True)
     record = monitor.measure(0)
     assert record.converged
     assert np.isfinite(record.eigenvalues).all()

@@ -29,7 +29,7 @@ def test_a_history_comes_back_bit_by_bit(tmp_path):
     assert_equal(History.load(path), monitor.history)
     assert_equal(hs.load(path), monitor.history)
     json.loads(path.read_text(), parse_constant=pytest.fail)
-    again = Monitor(model, data, lambda model, batch: loss(model(batch[0]), batch[1]), k=2)
+    again = Monitor(model, data, lambda m, b: loss(m(b[0]), b[1]), k=2, closure=True)
     again.measure(-3)
     again.history.save(path)
     assert_equal(History.load(path), again.history)

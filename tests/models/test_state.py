@@ -77,8 +77,9 @@ def use(operator, model, **options):
     return H
 
 
-@pytest.mark.parametrize("options", [{}, {"memory": 0}, {"eval_mode": True}, {"mode": "blocks"},
-                                     {"params": "0"}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options", [{}, {"memory": 0}, {"eval_mode": True}, {"params": "0"}], ids=str
+)
 @pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
 def test_success(model, operator, options):
     before = state(model)
@@ -89,7 +90,9 @@ def test_success(model, operator, options):
 @pytest.mark.parametrize("error", [RuntimeError, ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("eval_mode", [False, True])
 def test_an_error_in_the_middle_of_a_product(model, error, eval_mode):
-    H = hs.hessian(model, data(), each, memory=0, eval_mode=eval_mode)
+    H = hs.hessian(
+        model, data(), each, reduction="mean", closure=True, memory=0, eval_mode=eval_mode
+    )
     v = torch.ones(H.shape[0], dtype=torch.float64)
     expected = H @ v
     before = state(model)
@@ -245,7 +248,7 @@ def test_under_the_users_modes(mode, operator):
 @pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
 def test_an_operator_stays_while_training_goes_on(operator, memory):
     case = problem("batch_norm")
-    options = {"memory": memory, "mode": "vectors"}
+    options = {"memory": memory}
     H = operator(case.model, case.data, case.loss, **options)
     early = H.dense() if memory is None else None
     expected = operator(case.model, case.data, case.loss, **options).dense()
@@ -362,7 +365,7 @@ class Busy(nn.Module):
 def test_whatever_a_forward_pass_changes_is_undone():
     model = Busy().double()
     before = state(model)
-    H = hs.hessian(model, data(), each, memory=0)
+    H = hs.hessian(model, data(), each, reduction="mean", closure=True, memory=0)
     v = torch.ones(H.shape[0], dtype=torch.float64)
     assert torch.equal(H @ v, H @ v)
     assert_untouched(model, before)

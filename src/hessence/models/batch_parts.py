@@ -107,6 +107,17 @@ def joined(first: Any, second: Any) -> Any:
     return rebuilt(join, first, second)
 
 
+def can_join(batch: Any) -> bool:
+    """Whether a batch is of tensors and lists with as many samples each, beside texts and None."""
+    leaves = leaves_in(batch)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    if not all(isinstance(leaf, (*SEVERAL, str, type(None))) for leaf in leaves) or not tensors:
+        return False
+    if any(tensor.ndim == 0 or tensor.layout != torch.strided for tensor in tensors):
+        return False
+    return len({len(leaf) for leaf in leaves if isinstance(leaf, SEVERAL)}) == 1
+
+
 def _contents(part: Any) -> dict[Any, Any] | None:
     """Return what is in a container, by key, place or name; None for anything else."""
     if isinstance(part, Tensor):

@@ -224,7 +224,7 @@ def _source(data: Any) -> Iterable[Any]:
         )
     if isinstance(data, Dataset):
         data = DataLoader(data, batch_size=DATASET_BATCH)
-    if isinstance(data, (tuple, Mapping)) or _is_listed_pair(data):
+    if isinstance(data, (tuple, Mapping)):
         return [data]
     if isinstance(data, DataLoader) and data.persistent_workers:
         # It has one iterator only, and the user may be in the middle of it.
@@ -252,10 +252,6 @@ def _iter_or_none(data: Any) -> Any:
         return iter(data)
     except TypeError:
         return None
-
-
-def _is_listed_pair(data: Any) -> bool:
-    return isinstance(data, list) and len(data) == 2 and all(isinstance(d, Tensor) for d in data)
 
 
 def _require_tensors(batch: Any) -> None:

@@ -1,9 +1,7 @@
 """Losses as users give them, and what each means for data that come in batches.
 
-A criterion turns one batch into a *total* and a *count*. The loss of all data is the sum of the
-totals, divided by the sum of the counts if the loss is an average: over samples, over elements, or
-over the class weights of the targets that are not ignored. Batches of unequal size, in any order,
-then give the loss of the whole data set, which averaging the batches' means would not.
+PyTorch's losses know what their means are over: samples, elements, or the class weights of the
+targets that are not ignored. Of a user's own function nothing is known but what the user says.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +19,16 @@ from torch.nn import functional as F
 
 from hessence._common.arrays import dtype_name
 from hessence.data.losses import NAMED, PointwiseLoss, as_loss
-from hessence.models import loss_curvature
+from hessence.models import loss_hessian
 from hessence.models.batch_parts import is_pair
-from hessence.models.criterion import Criterion, PairCriterion
-from hessence.models.loss_curvature import LossHessian
-from hessence.models.own_criteria import ClosureCriterion, FunctionCriterion
+from hessence.models.criterion import (
+    ClosureCriterion,
+    Criterion,
+    FunctionCriterion,
+    PairCriterion,
+    Reduction,
+)
+from hessence.models.loss_hessian import LossHessian
 
 ELEMENTWISE = (
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss,
@@ -51,9 +54,6 @@ FUNCTIONS: dict[Callable[..., Any], type[nn.Module]] = {
     F.kl_div: nn.KLDivLoss,
 }
 """PyTorch's functions that are the same as one of its losses."""
-
-MODEL_NAMES = frozenset({"model", "module", "net", "network"})
-"""A function whose first parameter has one of these names is a closure."""
 
 
 class TorchCriterion(PairCriterion):
@@ -103,13 +103,13 @@ class TorchCriterion(PairCriterion):
         self._require_shapes(prediction, target)
         loss = self._loss
         if isinstance(loss, nn.MSELoss):
-            return loss_curvature.scaled(2.0)
+            return loss_hessian.scaled(2.0)
         if isinstance(loss, nn.CrossEntropyLoss):
-            return loss_curvature.cross_entropy(loss, prediction, target)
+            return loss_hessian.cross_entropy(loss, prediction, target)
         if isinstance(loss, nn.BCEWithLogitsLoss):
-            return loss_curvature.binary_cross_entropy_with_logits(loss, prediction, target)
+            return loss_hessian.binary_cross_entropy_with_logits(loss, prediction, target)
         if isinstance(loss, nn.BCELoss):
-            return loss_curvature.binary_cross_entropy(loss, prediction, target)
+            return loss_hessian.binary_cross_entropy(loss, prediction, target)
         return super().hessian(prediction, target)
 
     def _require_shapes(self, prediction: Any, target: Tensor) -> None:
@@ -160,18 +160,67 @@ class PointwiseCriterion(PairCriterion):
         return 1.0 if self._loss == NAMED["mse"] else None
 
 
-def as_criterion(loss: Any, batch: Any) -> Criterion:
-    """Find out what kind of loss this is, with the first batch to tell closures by.
+def as_criterion(
+    loss: Any,
+    batch: Any,
+    reduction: Reduction | None = None,
+    *,
+    closure: bool | None = None,
+    several: bool = False,
+) -> Criterion:
+    """Find out what kind of loss this is.
 
     Parameters
     ----------
     loss : None, str, torch.nn loss, PointwiseLoss or callable
         None and ``"mse"`` are ½ E‖f − y‖².
     batch : object
-        The first batch. One that is not a pair (input, target) leaves only a closure.
+        The first batch. With one that is not a pair (input, target) a function is a closure.
+    reduction : {"mean", "sum"}, optional
+        What a function or closure returns for a batch.
+    closure : bool, optional
+        Whether a function is one of (model, batch), where batches are pairs.
+    several : bool
+        Whether there are more batches than this one.
     """
+    if reduction not in (None, *get_args(Reduction)):
+        raise ValueError(f'reduction must be "mean", "sum" or None, got {reduction!r}.')
+    known = _known(loss, batch)
+    if known is not None:
+        if closure:
+            raise ValueError("closure=True is for functions of (model, batch), not for this loss.")
+        if reduction is not None and (reduction == "mean") != known.averaged:
+            raise ValueError(f"reduction={reduction!r} is not that of the loss.")
+        if not is_pair(batch):
+            raise ValueError(
+                "data must have batches that are pairs (input, target) for this loss; for others "
+                "give a closure loss(model, batch)."
+            )
+        return known
+    if not callable(loss):
+        raise TypeError(
+            'loss must be a torch.nn loss, a function of (prediction, target), "mse", or a closure '
+            f"loss(model, batch), got {type(loss).__name__}."
+        )
+    _require_two_arguments(loss)
+    if closure is False and not is_pair(batch):
+        raise ValueError("data must have batches that are pairs (input, target) if closure=False.")
+    function = is_pair(batch) if closure is None else not closure
+    return (FunctionCriterion if function else ClosureCriterion)(loss, reduction, several=several)
+
+
+def is_own(loss: Any) -> bool:
+    """Whether a loss is a function or a closure that the user has written."""
+    return callable(loss) and not isinstance(loss, type) and _known(loss, None) is None
+
+
+def _known(loss: Any, batch: Any) -> PairCriterion | None:
+    """Return PyTorch's losses and this library's, which know how they reduce."""
     if loss is None or isinstance(loss, str):
-        return _named("mse" if loss is None else loss)
+        name = "mse" if loss is None else loss
+        if name.replace("_", "-") == "cross-entropy":
+            return TorchCriterion(nn.CrossEntropyLoss())
+        return PointwiseCriterion(as_loss(name))
     if isinstance(loss, type):
         raise TypeError(f"loss must be an object, not the class {loss.__name__}: call it first.")
     if isinstance(loss, functools.partial) and loss.func in FUNCTIONS and not loss.args:
@@ -182,30 +231,15 @@ def as_criterion(loss: Any, batch: Any) -> Criterion:
         loss = FUNCTIONS[loss]()
     if TorchCriterion.knows(loss):
         return TorchCriterion(loss, batch[1] if is_pair(batch) else None)
-    if isinstance(loss, PointwiseLoss):
-        return PointwiseCriterion(loss)
-    if not callable(loss):
-        raise TypeError(
-            'loss must be a torch.nn loss, a function of (prediction, target), "mse", or a closure '
-            f"loss(model, batch), got {type(loss).__name__}."
-        )
-    _require_two_arguments(loss)
-    if is_pair(batch) and not _takes_model(loss):
-        return FunctionCriterion(loss)
-    return ClosureCriterion(loss)
-
-
-def _named(name: str) -> Criterion:
-    if name.replace("_", "-") == "cross-entropy":
-        return TorchCriterion(nn.CrossEntropyLoss())
-    return PointwiseCriterion(as_loss(name))
+    return PointwiseCriterion(loss) if isinstance(loss, PointwiseLoss) else None
 
 
 def _require_two_arguments(function: Callable[..., Any]) -> None:
     called = function.forward if isinstance(function, nn.Module) else function
     try:
         signature = inspect.signature(called)
-    except (TypeError, ValueError):  # of what is not written in Python
+    except (TypeError, ValueError):
+        # A function that is not written in Python may have no signature.
         return
     try:
         signature.bind(None, None)
@@ -214,22 +248,6 @@ def _require_two_arguments(function: Callable[..., Any]) -> None:
             "loss must take two arguments, (prediction, target) or (model, batch), got a function "
             f"of {signature}."
         ) from error
-
-
-def _takes_model(function: Callable[..., Any]) -> bool:
-    """Whether the first parameter is a model, by its name or its type."""
-    try:
-        signature = inspect.signature(function)
-        with contextlib.suppress(Exception):  # of types that are not there when the program runs
-            signature = inspect.signature(function, eval_str=True)
-    except (TypeError, ValueError):
-        return False
-    parameters = list(signature.parameters.values())
-    if not parameters:
-        return False
-    annotation = parameters[0].annotation
-    is_module = isinstance(annotation, type) and issubclass(annotation, nn.Module)
-    return parameters[0].name in MODEL_NAMES or is_module
 
 
 def _class_weights(

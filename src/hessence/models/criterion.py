@@ -1,16 +1,34 @@
-"""What a loss has to tell: a total and a count for each batch, and its second derivative."""
+"""What a loss has to tell: a total and a count for each batch, and its second derivative.
+
+The loss of all data is the sum of the totals, divided by the sum of the counts if the loss is an
+average. Batches of unequal size, in any order, then give the loss of the whole data set, which
+averaging the batches' means would not.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any, Literal, Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from hessence.models import loss_curvature
-from hessence.models.loss_curvature import LossHessian
+from hessence._common.arrays import dtype_name
+from hessence.models import loss_hessian
+from hessence.models.batch_parts import copied, first_length
+from hessence.models.loss_hessian import LossHessian
+
+Reduction = Literal["mean", "sum"]
+
+UNTOLD = (
+    'loss: with several batches say reduction="mean" if it returns a mean over the samples of a '
+    'batch, or reduction="sum"; if it is a mean over something else, such as words or targets that '
+    "are not ignored, return a pair (mean, weight), the weight being how many the mean is over."
+)
 
 
 class Criterion(ABC):
@@ -55,7 +73,7 @@ class PairCriterion(Criterion):
 
     def hessian(self, prediction: Tensor, target: Any) -> LossHessian:
         """Return how the total's second derivative in the prediction acts on a direction."""
-        return loss_curvature.by_autograd(lambda p: self.sum(p, target), prediction)
+        return loss_hessian.by_autograd(lambda p: self.sum(p, target), prediction)
 
     def half_mse_factor(self, prediction: Tensor, target: Any) -> float | None:
         """Return c if the loss is c · ½ E‖f − y‖², the norm over all outputs; else None."""
@@ -68,3 +86,131 @@ def predict(model: nn.Module, inputs: Any) -> Any:
         return model(**inputs)
     several = isinstance(inputs, (tuple, list)) and not isinstance(inputs, PackedSequence)
     return model(*inputs) if several else model(inputs)
+
+
+class FunctionCriterion(PairCriterion):
+    """A function of (prediction, target) that a user has written.
+
+    It returns a mean over samples, a sum, one number for each sample or element, of which the mean
+    is taken, or a pair (mean, weight).
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    reduction : {"mean", "sum"} or None
+        What one number that it returns is.
+    several : bool
+        Whether there are several batches, so that this matters.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any, Any], Any],
+        reduction: Reduction | None = None,
+        *,
+        several: bool = False,
+    ) -> None:
+        self._function, self.averaged = function, reduction != "sum"
+        self._untold = several and reduction is None
+        self._weighted: bool | None = None
+
+    def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
+        """Return the total over the batch, and its count."""
+        inputs, target = batch
+        return self._total(predict(model, inputs), target)
+
+    def sum(self, prediction: Any, target: Any) -> Tensor:
+        """Return the mean times the count, or the sum."""
+        return self._total(prediction, target)[0]
+
+    def count(self, prediction: Any, target: Any) -> float:
+        """Return the number of samples, or the function's own weight."""
+        if self._weighted is None or self._weighted:
+            with torch.no_grad():
+                return self._total(prediction, target)[1]
+        return float(first_length([prediction, target]))
+
+    def _total(self, prediction: Any, target: Any) -> tuple[Tensor, float]:
+        # On a copy, since the function may write to it.
+        value = self._function(prediction, copied(target))
+        self._weighted = isinstance(value, tuple)
+        if self._untold:
+            _require_told(value, lambda: first_length([prediction, target]))
+        return _total(value, lambda: first_length([prediction, target]), averaged=self.averaged)
+
+
+class ClosureCriterion(Criterion):
+    """A function of (model, batch): a mean over samples, a sum, or a pair (mean, weight).
+
+    Parameters
+    ----------
+    function : callable
+        The function.
+    reduction : {"mean", "sum"} or None
+        What one number that it returns is.
+    several : bool
+        Whether there are several batches, so that this matters.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[nn.Module, Any], Any],
+        reduction: Reduction | None = None,
+        *,
+        several: bool = False,
+    ) -> None:
+        self._function, self.averaged = function, reduction != "sum"
+        self._untold = several and reduction is None
+
+    def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
+        """Return the closure's value times the number of samples, or times its own weight."""
+        value = self._function(model, batch)
+        if self._untold:
+            _require_told(value, lambda: first_length(batch))
+        each = value.shape if isinstance(value, Tensor) and value.numel() > 1 else None
+        if each is not None and each != (first_length(batch),):
+            raise TypeError(
+                "loss must return one number, or one for each sample, got a tensor of shape "
+                f"{tuple(each)}."
+            )
+        return _total(value, lambda: first_length(batch), averaged=self.averaged)
+
+
+def _require_told(value: Any, samples: Callable[[], int]) -> None:
+    """Ask how several batches combine, unless what the loss returns tells."""
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        return
+    if value.ndim == 0 or samples() > 1:
+        raise ValueError(UNTOLD)
+
+
+def _total(value: Any, samples: Callable[[], int], *, averaged: bool) -> tuple[Tensor, float]:
+    """Read what a user's function has returned as a total and a count."""
+    weight: float | None = None
+    if isinstance(value, tuple) and len(value) == 2 and averaged:
+        weight = _number(value[1])
+        value = value[0] if weight is not None else value
+    if isinstance(value, tuple):
+        wanted = "a mean over samples, or a pair (mean, weight) with a number for the weight"
+        kinds = ", ".join(type(part).__name__ for part in value)
+        raise TypeError(
+            f"loss must return {wanted if averaged else 'a sum'}, got a tuple of {kinds}."
+        )
+    if weight is not None and not 0 <= weight < math.inf:
+        raise ValueError(f"loss must return a weight that is not negative, got {weight:g}.")
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        kind = dtype_name(value) if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"loss must return a tensor of real numbers, got {kind}.")
+    if not averaged:
+        return value.sum(), 1.0
+    weight = float(samples()) if weight is None else weight
+    # The mean over nothing is not a number, and must not become a part of the sum.
+    return value.mean() * weight if weight else value.new_zeros(()), weight
+
+
+def _number(weight: Any) -> float | None:
+    """Return a number or a tensor of one as a number, and None for anything else."""
+    if isinstance(weight, Tensor):
+        return float(weight.detach()) if weight.numel() == 1 else None
+    return float(weight) if isinstance(weight, Real) else None

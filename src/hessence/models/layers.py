@@ -11,6 +11,7 @@ from hessence._common.saving import Saved, require_format
 from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.krylov.request import require_which
+from hessence.models.criterion import Reduction
 from hessence.models.model_matrices import ggn, hessian
 
 Groups = Literal["layer", "parameter"]
@@ -90,12 +91,15 @@ def layer_spectra(
     rng: Seed = 0,
     eval_mode: bool = False,
     memory: float | None = None,
+    reduction: Reduction | None = None,
+    closure: bool | None = None,
+    copy: bool = True,
 ) -> LayerSpectra:
     """Return k eigenvalues of the diagonal block of each layer, from one set of graphs.
 
     Parameters
     ----------
-    model, data, loss, params, eval_mode, memory
+    model, data, loss, params, eval_mode, memory, reduction, closure, copy
         See ``hs.hessian``.
     k : int
         How many eigenvalues of each block, or all if it has fewer.
@@ -135,7 +139,9 @@ def layer_spectra(
     require_tolerance(tol)
     generator(rng)
     make = hessian if of == "hessian" else ggn
-    whole = make(model, data, loss, params, eval_mode=eval_mode, memory=memory)
+    whole = make(
+        model, data, loss, params, reduction, eval_mode, memory, closure=closure, copy=copy
+    )
     grouped = _groups(whole.parameters.names, groups)
     try:
         blocks = {name: whole.block(patterns) for name, patterns in grouped.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessence.models.criterion import PairCriterion, predict
+from hessence.models.criterion import PairCriterion, Reduction, predict
 from hessence.models.model_copy import ModelCopy
 from hessence.models.model_operator import ModelOperator
 from hessence.models.setting import Setting
@@ -77,9 +77,11 @@ def hessian(
     data: Any,
     loss: Any = None,
     params: Any = None,
-    *,
+    reduction: Reduction | None = None,
     eval_mode: bool = False,
     memory: float | None = None,
+    *,
+    closure: bool | None = None,
     compile: bool = False,
     copy: bool = True,
 ) -> ModelHessian:
@@ -96,31 +98,35 @@ def hessian(
         The model, in float32 or float64. Dropout and batch normalisation in training mode are
         refused, since a loss that changes from call to call has no Hessian.
     data : (x, y), DataLoader, Dataset, dict, or iterable of batches
-        All data at once, or batches that can be gone through again. An input may be a tensor, a
-        tuple of arguments or a dictionary of them. With a closure, batches may be anything. What a
-        loader draws at random, such as an order or an augmentation, is the same on every pass.
+        All data at once, as a tuple or a dictionary, or batches that can be gone through again. An
+        input may be a tensor, a tuple of arguments or a dictionary of them. With a closure, batches
+        may be anything. Every pass must have the same batches; what a loader draws from PyTorch's
+        random numbers, such as an order, is the same on every pass.
     loss : optional
         One of
 
         - a ``torch.nn`` loss, with its reduction, weights and ignored targets;
         - ``"mse"`` or None for ½ E‖f − y‖², or another of this library's names;
-        - a function of (prediction, target) that returns a mean or a sum over samples, or numbers
-          for each of them, of which the mean is taken (as with ``reduction="none"``);
-        - a closure ``loss(model, batch)`` that returns a mean or a sum over samples, or a pair
-          (mean, weight).
+        - a function of (prediction, target);
+        - a closure ``loss(model, batch)``, which uses the model that it is given.
 
-        A function is a closure if its first parameter is called model, module, net or network or
-        has the type of one, if batches are not pairs, or if it cannot be called on a prediction.
-        With several batches, functions and closures are called on parts of them to tell a mean
-        from a sum.
+        A function is taken for a closure if batches are not pairs (input, target); where they are,
+        say ``closure=True``. Functions and closures return a mean over the samples of the batch, a
+        sum, one number for each sample, of which the mean is taken, or a pair (mean, weight), the
+        weight being how many the mean is over.
     params : optional
         Patterns of names, such as ``"blocks.*.attn.*"``, parts of the model, such as
         ``model.head``, or tensors; by default all parameters that require gradients.
+    reduction : {"mean", "sum"}, optional
+        What a function or closure returns for a batch. One batch with all data needs none, and
+        PyTorch's losses know theirs.
     eval_mode : bool
         Run the copy in evaluation mode, whatever mode the model is in.
     memory : float, optional
         How many bytes of data, and how many of graphs, to keep from product to product; what does
         not fit is read or computed again each time. By default half of what is free.
+    closure : bool, optional
+        Whether `loss` is a closure, where batches are pairs.
     compile : bool
         Compile the products with ``torch.compile``: takes some ten seconds to minutes, and pays
         after hundreds to thousands of products of a transformer, and never for plain chains of
@@ -166,6 +172,8 @@ def hessian(
         memory=memory,
         compile=compile,
         copy=copy,
+        reduction=reduction,
+        closure=closure,
     )
     build = partial(HessianTerm, setting.copy, setting.criterion)
     return ModelHessian(setting, setting.terms(build, functional=True))
@@ -176,9 +184,11 @@ def ggn(
     data: Any,
     loss: Any = None,
     params: Any = None,
-    *,
+    reduction: Reduction | None = None,
     eval_mode: bool = False,
     memory: float | None = None,
+    *,
+    closure: bool | None = None,
     compile: bool = False,
     copy: bool = True,
 ) -> ModelGgn:
@@ -210,6 +220,8 @@ def ggn(
         memory=memory,
         compile=compile,
         copy=copy,
+        reduction=reduction,
+        closure=closure,
     )
     return ModelGgn(setting, _ggn_terms(setting))
 

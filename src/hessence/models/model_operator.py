@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any, Self, TypeVar, cast
 
@@ -156,10 +157,14 @@ class ModelOperator(Operator):
         """Test that the loss is the same twice, and that products are symmetric and right.
 
         Right is what finite differences of the gradient say, up to their own error. They are taken
-        in double precision, if the model can be run in it. On the first batch only.
+        in double precision, if the model can be run in it. On the first batch only. For a function
+        or closure on several batches, the loss of two batches together is also compared with what
+        was said about it (`reduction`).
         """
         term, batch = self._terms.first()
-        return BatchProbe(self.setting, self._chosen, term, batch, self._moved).check(rng)
+        checked = BatchProbe(self.setting, self._chosen, term, batch, self._moved).check(rng)
+        misfit = self.setting.misfit() if checked.passed else None
+        return checked if misfit is None else replace(checked, passed=False, message=misfit)
 
     def require_sound(self) -> None:
         """Refuse a loss that is random or not finite, and warn of products that look wrong."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from hessence._common.arguments import Seed, generator, require_int, require_tolerance
 from hessence._common.device import full_precision
 from hessence.krylov.request import require_which
+from hessence.models.criterion import Reduction
 from hessence.models.estimated_spectrum import estimate
 from hessence.models.model_matrices import hessian
 from hessence.models.recognition.recognise import NotRecognised, exact_spectrum
@@ -24,12 +25,15 @@ def spectrum(
     k: int | None = 10,
     *,
     params: Any = None,
+    reduction: Reduction | None = None,
+    closure: bool | None = None,
     method: Method | None = None,
     which: str = "LA",
     tol: float = 1e-6,
     rng: Seed = 0,
     eval_mode: bool = False,
     memory: float | None = None,
+    copy: bool = True,
     probes: int = 16,
     steps: int = 64,
     watch: Callable[[int], None] | None = None,
@@ -58,7 +62,7 @@ def spectrum(
         Insist on one of the two.
     which, tol, rng : optional
         See ``hs.eigenpairs``.
-    eval_mode, memory : optional
+    reduction, closure, eval_mode, memory, copy : optional
         See ``hs.hessian``.
     probes, steps : int
         Of the density of an estimate, see ``hs.density``.
@@ -120,7 +124,7 @@ def spectrum(
     require_which(which)
     require_tolerance(tol)
     generator(rng)
-    H = hessian(model, data, loss, params, eval_mode=eval_mode, memory=memory)
+    H = hessian(model, data, loss, params, reduction, eval_mode, memory, closure=closure, copy=copy)
     if watch is not None:
         H.watch(watch)
     reason = "an estimate was asked for."

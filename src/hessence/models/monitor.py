@@ -22,7 +22,9 @@ from hessence.models.model_matrices import ModelHessian, hessian
 from hessence.models.monitor_files import MonitorFiles
 from hessence.models.tracking import Top, Tracker
 
-OPTIONS = {"params", "eval_mode", "memory", "compile"}
+OPTIONS = {
+    "params", "reduction", "closure", "eval_mode", "memory", "compile", "copy",
+}  # fmt: skip
 """What a monitor passes on to ``hs.hessian``."""
 
 
@@ -62,7 +64,8 @@ class Monitor:
     rng : int or numpy.random.Generator
         The source of random vectors; of a Generator a seed is drawn, once.
     **options
-        ``params``, ``eval_mode``, ``memory`` and ``compile`` of ``hs.hessian``.
+        ``params``, ``reduction``, ``closure``, ``eval_mode``, ``memory``, ``compile`` and
+        ``copy`` of ``hs.hessian``.
 
     Notes
     -----
@@ -85,9 +88,6 @@ class Monitor:
     *Data-parallel runs.* Every process that ``torch.distributed`` has joined makes its own monitor
     with its share of the data and calls ``measure``; all get the same record, and the first one
     reads and writes the files.
-
-    *Threads.* Measure in the thread that trains: while the model runs with copies of its
-    parameters, a backward pass elsewhere would miss its own.
 
     Where the loss or the products are not finite any more, eigenvalues are recorded as NaN.
 

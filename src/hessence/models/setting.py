@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from copy import copy as shallow_copy
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hessence._common.arrays import dtype_name
 from hessence._common.device import budget
 from hessence.models import ranks
-from hessence.models.batch_parts import is_pair, rebuilt
+from hessence.models.batch_parts import can_join, first_length, joined, rebuilt, some_rows
 from hessence.models.batches import Batches, is_sample_pair, merged
 from hessence.models.checks import RANDOM, same
-from hessence.models.criteria import PointwiseCriterion, as_criterion
-from hessence.models.criterion import Criterion, PairCriterion, predict
+from hessence.models.criteria import PointwiseCriterion, as_criterion, is_own
+from hessence.models.criterion import (
+    ClosureCriterion,
+    Criterion,
+    FunctionCriterion,
+    PairCriterion,
+    Reduction,
+    predict,
+)
 from hessence.models.feed_forward import Chain, FeedForwardTerm
 from hessence.models.graph_memory import graph_bytes
 from hessence.models.model_copy import ModelCopy
-from hessence.models.own_criteria import ClosureCriterion, FunctionCriterion
-from hessence.models.randomness import seeded
 from hessence.models.term_store import TermStore
 from hessence.models.terms import Term
 
 TRIED = 64
 """How many samples it is tried on whether a loss is steady and samples do not depend on others."""
 
-DRAWS = 40
-"""How often a loss that draws random numbers is evaluated to see whether it depends on them."""
+COMPARED = 4
+"""How many batches are joined with the first one to see whether a loss is what was said of it."""
+
+MISFIT = (
+    "the loss of two batches together is not the combination of their losses that was asked for, "
+    "as if it were a mean over targets that are not ignored, or over words: return a pair (mean, "
+    "weight), the weight being how many the mean is over, or give all data as one batch."
+)
+
+CLOSURE = "; if loss is a closure of (model, batch), pass closure=True"
 
 
 class Setting:
@@ -47,61 +62,48 @@ class Setting:
         memory: float | None,
         compile: bool,
         copy: bool = True,
+        reduction: Reduction | None = None,
+        closure: bool | None = None,
     ) -> None:
         # What is made in inference mode cannot be part of a graph.
         with torch.inference_mode(mode=False):
             self.copy = ModelCopy(model, params, eval_mode=eval_mode, copy=copy)
             leaves = self.copy.parameters.leaves
             self.memory = budget(memory, leaves[0])
+            data = _pair_or_batches(data, loss, closure)
             self.batches = Batches(data, self.copy.device, self.memory, leaves)
-            # A criterion is one that another operator has found out about.
-            known = isinstance(loss, Criterion)
-            self.criterion = loss if known else self._settle(as_criterion(loss, self.batches.first))
-            self._steady = known
+            self._beside = False
+            self.criterion = self._criterion(loss, reduction, closure)
+            self._steady = isinstance(loss, Criterion)
         self.compile = compile
         self.count: float | None = None
 
-    def _settle(self, criterion: Criterion) -> Criterion:
-        if isinstance(criterion, PairCriterion) and not is_pair(self.batches.first):
-            raise ValueError(
-                "data must have batches that are pairs (input, target) for this loss; for others "
-                "give a closure loss(model, batch)."
-            )
+    def _criterion(self, loss: Any, reduction: Reduction | None, closure: bool | None) -> Criterion:
+        """Read the loss, and evaluate it once if it is the user's own."""
+        if isinstance(loss, Criterion):  # that of another operator
+            return loss
         several = self.batches.kept is None or len(self.batches.kept) > 1 or ranks.parallel()
-        if isinstance(criterion, ClosureCriterion) and several:
-            # The loss may be zero here, where a mean and a sum are the same.
-            there = self.copy.elsewhere().run
-            precision = self.copy.parameters.leaves[0].dtype
-            return criterion.settled((there, self.copy.run), lambda: self.batches, precision)
+        first = self.batches.first
+        if isinstance(loss, nn.Module):
+            loss = self.copy.copy_along(loss)
+        criterion = as_criterion(loss, first, reduction, closure=closure, several=several)
         if isinstance(criterion, PointwiseCriterion):
             self._require_samples()
-        if not isinstance(criterion, FunctionCriterion):
-            return criterion
-        inputs, target = self.batches.first
-        with torch.no_grad():
+        elif isinstance(criterion, FunctionCriterion):
+            inputs, target = first
+            prediction = rebuilt(_detached, self._predicted(inputs, also=CLOSURE))
             try:
-                prediction = self._predicted(inputs)
-                criterion.sum(prediction, target)
-            except Exception as error:  # perhaps since it is a function of something else
-                return self._closure(criterion, error)
-        return criterion.settled(self._predictions()) if several else criterion
+                total = criterion.sum(prediction, target)
+            except (TypeError, AttributeError, IndexError, KeyError) as error:
+                error.add_note(f"loss was called as loss(prediction, target){CLOSURE}.")
+                raise
+            # A loss that was copied with the model may have a penalty on its weights.
+            self._beside, _ = self.copy.reached(total)
+        elif isinstance(criterion, ClosureCriterion) and several:
+            self.copy.run(criterion.total, first)
+        return criterion
 
-    def _closure(self, criterion: FunctionCriterion, error: Exception) -> Criterion:
-        """Take a function that cannot be called on predictions for one of (model, batch)."""
-        closure = ClosureCriterion(criterion.function)
-        try:
-            self.copy.run(closure.total, self.batches.first)
-        except Exception:
-            raise error from None
-        return self._settle(closure)
-
-    def _predictions(self) -> Iterator[tuple[Any, Any]]:
-        """Go through the predictions and targets of all batches."""
-        for inputs, target in self.batches:
-            with torch.no_grad():
-                yield rebuilt(_detached, self.copy.run(predict, inputs)), target
-
-    def _predicted(self, inputs: Any) -> Any:
+    def _predicted(self, inputs: Any, also: str = "") -> Any:
         """Run the model; where PyTorch cannot, that is told of the data."""
         try:
             return self.copy.run(predict, inputs)
@@ -117,7 +119,7 @@ class Setting:
                 shape = ", ".join(["n", *map(str, inputs.shape[1:])])
                 told = f"shape ({shape}) and {dtype_name(inputs)}"
             raise ValueError(
-                f"data: the model cannot be run on inputs of {told}: {error}"
+                f"data: the model cannot be run on inputs of {told}: {error}{also}"
             ) from error
 
     def _require_samples(self) -> None:
@@ -205,25 +207,63 @@ class Setting:
         return tuple(part[:samples] for part in batch) if self.separable else batch
 
     def is_steady(self, batch: Any) -> bool:
-        """Whether the loss on a batch is the same whenever it is evaluated.
-
-        Twice, and many times from other states of the generators if it draws random numbers: a
-        layer that is skipped once in ten times is mostly there.
-        """
-        dtype, device = self.copy.parameters.leaves[0].dtype, self.copy.device
-
-        def loss() -> float:
-            return float(self.copy.run(self.criterion.total, batch)[0])
-
+        """Whether the loss on a batch is the same when it is evaluated twice."""
         with torch.no_grad():
-            first = loss()
-            if not same(first, loss(), dtype):
-                return False
-            for seed in range(0):
-                with seeded(seed, device):
-                    if not same(first, loss(), dtype):
-                        return False
-        return True
+            once, again = (float(self.copy.run(self.criterion.total, batch)[0]) for _ in range(2))
+        return same(once, again, self.copy.parameters.leaves[0].dtype)
+
+    def misfit(self) -> str | None:
+        """Tell if the loss of two batches joined is not what was said of their losses.
+
+        The first batch is joined with a few others; where they differ in shape, it is cut in two.
+        """
+        if not isinstance(self.criterion, (FunctionCriterion, ClosureCriterion)):
+            return None
+        first, *others = self._spread()
+        cut = _halves(first) if others and can_join(first) else None
+        for one, two in [(first, other) for other in others] + ([] if cut is None else [cut]):
+            if can_join(one) and can_join(two) and not self._fits(one, two):
+                return MISFIT
+        return None
+
+    def _spread(self) -> list[Any]:
+        """Return the first batch and a few others, from all over the data if they are kept."""
+        batches = self.batches.kept
+        if batches is None:
+            return list(islice(self.batches, 2))
+        step = max(1, (len(batches) - 1) // COMPARED)
+        return [batches[0], *batches[1::step][:COMPARED]]
+
+    def _fits(self, one: Any, two: Any) -> bool:
+        """Whether the loss of two batches together is the combination of their losses."""
+        with torch.no_grad():
+            if isinstance(self.criterion, FunctionCriterion):
+                # A model may treat samples in company differently, which is none of the loss.
+                one, two = ((self.copy.run(predict, x), y) for x, y in (one, two))
+                if not (can_join(one) and can_join(two)):
+                    return True
+            try:
+                both = joined(one, two)
+            except (RuntimeError, ValueError):
+                # Samples of other shapes cannot be joined.
+                return True
+            (total, count), *parts = (self._measured(batch) for batch in (both, one, two))
+        parts_total, parts_count = (sum(values) for values in zip(*parts, strict=True))
+        if not self.criterion.averaged:
+            count = parts_count = 1.0
+        if not count or not parts_count or not math.isfinite(total / count):
+            return True
+        eps = torch.finfo(self.copy.parameters.leaves[0].dtype).eps
+        size = sum(abs(value) for value, _ in parts) / parts_count
+        return bool(abs(total / count - parts_total / parts_count) <= 1e3 * eps * size)
+
+    def _measured(self, batch: Any) -> tuple[float, float]:
+        """Return total and count of a batch, or of a prediction and its target."""
+        if isinstance(self.criterion, FunctionCriterion):
+            prediction, target = batch
+            return float(self.criterion.sum(prediction, target)), self.criterion.count(*batch)
+        total, count = self.copy.run(self.criterion.total, batch)
+        return float(total), count
 
     @cached_property
     def separable(self) -> bool:
@@ -294,7 +334,27 @@ class Setting:
     def _covered(self, chain: Chain) -> bool:
         """Whether products of a plain chain are all there is to multiply by."""
         names = set(self.copy.parameters.names)
-        return is_sample_pair(self.batches.first) and names <= chain.names
+        pairs = is_sample_pair(self.batches.first)
+        return pairs and names <= chain.names and not self._beside
+
+
+def _pair_or_batches(data: Any, loss: Any, closure: bool | None) -> Any:
+    """Read a list of two tensors: a pair, but for a closure two batches."""
+    if not (isinstance(data, list) and len(data) == 2 and all(isinstance(d, Tensor) for d in data)):
+        return data
+    if closure is None and is_own(loss):
+        raise ValueError(
+            "data: a list of two tensors may be a pair (input, target) or two batches: give a "
+            "tuple for a pair, or pass closure=True if loss is a closure of (model, batch)."
+        )
+    return data if closure else tuple(data)
+
+
+def _halves(batch: Any) -> tuple[Any, Any] | None:
+    """Cut a batch in two, or return None if it has a single sample."""
+    middle = first_length(batch) // 2
+    rows = slice(middle), slice(middle, None)
+    return (some_rows(batch, rows[0]), some_rows(batch, rows[1])) if middle else None
 
 
 def _detached(part: Any) -> Any:
