@@ -18,6 +18,7 @@ from hessence._common.arrays import NotFiniteError
 from hessence._loading import load
 from hessence.data import losses
 from hessence.data.moments import Moments
+from hessence.data.whitening import whiten
 from hessence.dynamics.descent import gradient_descent
 from hessence.dynamics.trajectory import Trajectory
 from hessence.krylov.density import density
@@ -32,7 +33,7 @@ from hessence.networks.attention.self_attention import SelfAttention
 from hessence.networks.linear import init
 from hessence.networks.linear.deep_linear import DeepLinear
 from hessence.networks.linear.residual_linear import ResidualLinear
-from hessence.networks.linear.solutions import solution_spectrum, whiten
+from hessence.networks.linear.solutions import solution_spectrum
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
 from hessence.networks.scalar.anatomy import Anatomy, CellwiseAnatomy
 from hessence.networks.scalar.decoupled import DecoupledInputs, DecoupledOutputs

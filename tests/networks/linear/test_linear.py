@@ -204,20 +204,20 @@ def test_width_costs_nothing():
     assert large.verify(H, samples=2).worst < 1e-12
 
 
-def test_a_stack_of_networks_multiplies_at_once():
+def test_a_batch_of_networks_multiplies_at_once():
     rng = np.random.default_rng(8)
     weights = [rng.normal(size=(6, 4, 3)), rng.normal(size=(6, 4, 4)), rng.normal(size=(6, 2, 4))]
     x, y = rng.normal(size=(9, 3)), rng.normal(size=(9, 2))
-    stack = hs.DeepLinear(weights)
-    H = stack.hessian(x, y)
+    batch = hs.DeepLinear(weights)
+    H = batch.hessian(x, y)
     columns = rng.normal(size=(6, H.shape[-1], 2))
     vector = rng.normal(size=H.shape[-1])
-    for i, net in enumerate(stack):
+    for i, net in enumerate(batch):
         one = net.hessian(x, y)
         np.testing.assert_allclose((H @ columns)[i], one @ columns[i], rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose((H @ vector)[i], one @ vector, rtol=1e-12, atol=1e-12)
         assert float(H.trace()[i]) == pytest.approx(float(one.trace()))
-        assert float(stack.loss(x, y)[i]) == pytest.approx(float(net.loss(x, y)))
+        assert float(batch.loss(x, y)[i]) == pytest.approx(float(net.loss(x, y)))
     with pytest.raises(ValueError, match=r"net\[0\]"):
         H.spectrum()
 
@@ -372,10 +372,10 @@ def test_gradients_flow_through_the_sharpness(dims, part):
         return (H if part == "hessian" else H.ggn).spectrum().sharpness
 
     layers = [torch.tensor(w, requires_grad=True) for w in case.weights]
-    slopes = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         sharpness(layers, torch.tensor(case.x), torch.tensor(case.y)), layers
     )
-    along = sum(float((g.numpy() * d).sum()) for g, d in zip(slopes, ways, strict=True))
+    along = sum(float((g.numpy() * d).sum()) for g, d in zip(gradients, ways, strict=True))
     ends = [
         float(sharpness([w + s * 1e-5 * d for w, d in zip(case.weights, ways, strict=True)], *xy))
         for s in (1, -1)
@@ -385,7 +385,7 @@ def test_gradients_flow_through_the_sharpness(dims, part):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_slope_that_is_not_aligned_is_noticed_in_any_precision(dtype):
+def test_a_gradient_that_is_not_aligned_is_noticed_in_any_precision(dtype):
     rng = np.random.default_rng(32)
     layer = np.diag([2, 1.5, 1, 0.7, 0.3])
     x = hs.whiten(rng.normal(size=(20, 5)))
@@ -422,7 +422,7 @@ def test_one_layer_is_a_network_too():
 
 
 @pytest.mark.parametrize("loss", ["mse", "logistic", "cross-entropy"])
-def test_invariants_of_a_stack(loss):
+def test_invariants_of_a_batch(loss):
     rng = np.random.default_rng(35)
     W1, W2 = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 2, 4))
     x = rng.normal(size=(6, 3))
@@ -445,13 +445,13 @@ def test_closed_forms_have_no_size_limit():
 
 
 @pytest.mark.parametrize("which", ["LA", "LM"])
-def test_a_long_stack_agrees_with_its_members(which):
+def test_a_long_batch_agrees_with_its_members(which):
     rng = np.random.default_rng(40)
     nets = [hs.init.standard((10, 40, 10), rng) for _ in range(40)]
-    stack = hs.DeepLinear([np.stack(w) for w in zip(*(n.weights for n in nets), strict=True)])
+    batch = hs.DeepLinear([np.stack(w) for w in zip(*(n.weights for n in nets), strict=True)])
     x = rng.normal(size=(60, 10))
     y = x @ rng.normal(size=(10, 10))
-    found = stack.hessian(x, y).top(1, which, tol=1e-8)
+    found = batch.hessian(x, y).top(1, which, tol=1e-8)
     assert found.converged
     for i, net in enumerate(nets):
         H = net.hessian(x, y)

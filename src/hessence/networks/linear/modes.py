@@ -2,9 +2,8 @@ r"""Aligned linear networks: matrices that share their singular vectors from lay
 
 If :math:`W_\ell = U_\ell\,\mathrm{diag}(s_\ell)\,U_{\ell-1}^\top` with orthogonal U, and data and
 gradient go along, :math:`\Sigma = U_0\,\mathrm{diag}(c)\,U_0^\top` and
-:math:`G = U_L\,\mathrm{diag}(\omega)\,U_0^\top`, then the Hessian falls apart into one block for
-each pair of singular directions. This file finds the U, or finds that there are none; it never
-assumes.
+:math:`G = U_L\,\mathrm{diag}(\omega)\,U_0^\top`, then the Hessian splits into one block for
+each pair of singular directions. This file finds the U, or finds that there are none.
 
 A *mode* is one singular direction followed through the layers: a unit vector in each layer where
 it exists, the singular values between, the variance c of the inputs along it and the gradient ω. A
@@ -124,7 +123,7 @@ class _Search:
             self.columns[layer].append(column)
 
     def _cross(self, layer: int) -> None:
-        """Carry the modes of the layer before over one matrix."""
+        """Follow the modes of the layer before across one matrix."""
         alive = [mode for mode in self.modes if layer - 1 in mode]
         images = self.weights[layer - 1] @ np.stack(
             [self.columns[layer - 1][mode[layer - 1]] for mode in alive], axis=1
@@ -140,7 +139,7 @@ class _Search:
             self.columns[layer].append(direction)
 
     def _meet_gradient(self) -> None:
-        """Let the gradient carry to the last layer what the matrices have not."""
+        """Follow the modes that have ended across the gradient, to the last layer."""
         ended = [c for c in self.modes if 0 in c and self.depth not in c]
         if not ended:
             return

@@ -19,8 +19,8 @@ from hessence.spectra.subspaces import Isometry, Subspaces
 class Kind:
     """Modes that are alike.
 
-    They exist in the same layers; `whole` ones carry from the input to the output, `null` ones have
-    no singular value and no gradient, and can be exchanged.
+    They exist in the same layers; `whole` ones lead from the input to the output, `null` ones have
+    no singular value and no gradient, and are interchangeable.
     """
 
     layers: tuple[int, ...]

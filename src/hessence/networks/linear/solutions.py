@@ -13,58 +13,12 @@ import operator
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import (
-    Array,
-    epsilon,
-    floating,
-    numerical_rank,
-    require_shape,
-    to_numpy,
-)
+from hessence._common.arrays import Array, epsilon, floating, integers, numerical_rank, to_numpy
+from hessence.data.matrix_objectives import is_scalar_multiple
 from hessence.data.moments import Moments, as_moments
+from hessence.networks.linear.gauss_newton import TOLERANCE
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Isometry, Subspaces
-
-
-def whiten(x: Array, scale: float = 1.0) -> Array:
-    """Return samples with the same row space whose second moment is E[x xᵀ] = scale² I.
-
-    Parameters
-    ----------
-    x : array (n, d)
-        Samples as rows, of full column rank.
-    scale : float
-        The standard deviation of every whitened coordinate, about zero.
-
-    Raises
-    ------
-    ValueError
-        If the columns of x are linearly dependent, to rounding: no change of basis whitens them.
-
-    Examples
-    --------
-    >>> import numpy as np, hessence as hs
-    >>> x = hs.whiten(np.random.default_rng(0).normal(size=(100, 3)), scale=2.0)
-    >>> (x.T @ x / 100).round(12) + 0.0
-    array([[4., 0., 0.],
-           [0., 4., 0.],
-           [0., 0., 4.]])
-    """
-    xp, x = floating(x=x)
-    require_shape("x", x, ("n", "d"), batch=False)
-    if not (isinstance(scale, (int, float, np.number)) and np.isfinite(scale) and scale > 0):
-        raise ValueError(f"scale must be a positive number, got {scale!r}.")
-    n, d = (int(s) for s in x.shape)
-    singular = to_numpy(xp.linalg.svdvals(x))
-    # More samples do not make columns dependent: unlike in `numerical_rank`, n does not count.
-    rank = int((singular > 8 * d * epsilon(x) * singular.max(initial=0.0)).sum())
-    if rank < d:
-        raise ValueError(
-            f"x cannot be whitened: its {d} columns span only {rank} dimensions "
-            f"({n} samples); drop or merge dependent columns first."
-        )
-    q, r = xp.linalg.qr(x)
-    return q * xp.sign(xp.linalg.diagonal(r)) * (scale * n**0.5)
 
 
 def solution_spectrum(x: Array, y: Array, depth: int) -> Spectrum:
@@ -132,9 +86,6 @@ def solution_spectrum(x: Array, y: Array, depth: int) -> Spectrum:
 
 
 def _labelled(values: Array, weights: Array, turned: Array, rank: int) -> Spectrum:
-    from hessence.data.matrix_objectives import is_scalar_multiple
-    from hessence.networks.linear.gauss_newton import TOLERANCE
-
     xp = api.array_namespace(values)
     white = is_scalar_multiple(turned, TOLERANCE)
     outputs, inputs = (int(s) for s in values.shape)
@@ -146,21 +97,17 @@ def _labelled(values: Array, weights: Array, turned: Array, rank: int) -> Spectr
         names[:] = np.where(to_numpy(weights) > 0, "mixed", "flat")
         names[:rank, :rank] = "dominant"
     names[to_numpy(values) <= outputs * inputs * epsilon(values) * flat.max()] = "flat"
-    blocks = []
     if (names == "flat").all():
         # The solution is zero and so is its Hessian; say so with one eigenvalue.
         names[0, 0] = "none"
-    for label in dict.fromkeys(names.ravel()):
-        if label == "flat":
-            continue
+    families = []
+    for label in dict.fromkeys(names[names != "flat"].tolist()):
         own = np.flatnonzero(names.ravel() == label)
-        chosen = xp.take(
-            xp.reshape(values, (-1,)), xp.asarray(own, device=api.device(values)), axis=0
-        )
-        suffixes = [""] * len(own)
-        blocks.append(Subspaces((label,), _no_vectors, 1, suffixes, matrix=chosen[:, None, None]))
+        chosen = xp.take(xp.reshape(values, (-1,)), integers(own, values), axis=0)
+        members = [""] * len(own)
+        families.append(Subspaces((label,), _no_vectors, 1, members, values=chosen[:, None]))
     method = "closed form" if white else "Gauss–Newton matrix, split by output"
-    return Spectrum(blocks, f"{method}, from the data alone")
+    return Spectrum(families, f"{method}, from the data alone")
 
 
 def _no_vectors(_: int) -> Isometry:

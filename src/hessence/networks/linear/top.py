@@ -16,7 +16,7 @@ from hessence.networks.linear.products import LinearProducts
 from hessence.networks.twin import narrow_twin
 
 LONG_BATCH = 32
-"""From how many networks on a batch is solved in two rounds."""
+"""A batch of at least this many networks is solved in two rounds."""
 
 FIRST = 40
 """How many products the first round takes for one eigenvalue."""
@@ -25,7 +25,7 @@ FIRST = 40
 def top_of_twin(
     H: LinearProducts, k: int, which: str, options: dict[str, Any]
 ) -> Eigenpairs | None:
-    """Return eigenpairs of a two-layer network by Lanczos on its twin, or None if that is not it.
+    """Return eigenpairs of a two-layer network by Lanczos on its twin, or None if that fails.
 
     The twin has r (K + D) parameters instead of m (K + D), with r = K + D, and lacks only the bulk
     ±σ_i(G). The answer stands if all of the bulk lies inside of what was found, in every network of
@@ -49,8 +49,8 @@ def top_of_twin(
 def top_of_batch(H: LinearProducts, k: int, which: str, options: dict[str, Any]) -> Eigenpairs:
     """Return eigenpairs by Lanczos; of a long batch of networks, in two rounds.
 
-    In lock-step all wait for the slowest. So most are let go after a number of products that does
-    for them, and the few that need more go on by themselves.
+    All networks take every step together, so that the slowest would hold up the rest. The first
+    round stops after a number of products that suffices for most; the second solves the others.
     """
     count = H.shape[0] if len(H.shape) == 3 else 0
     if count < LONG_BATCH or {"v0", "max_products"} & options.keys() or H.shape[-1] <= 4 * FIRST:
