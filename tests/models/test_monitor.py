@@ -190,6 +190,27 @@ def test_the_model_is_not_touched():
         Monitor(model, data, loss)
 
 
+def test_model_and_data_are_copied_once(monkeypatch):
+    """A measurement loads parameters and buffers into the copy, and reads nothing else."""
+    model, data, loss = small()
+    passes = []
+
+    class Batches:
+        def __iter__(self):
+            passes.append(1)
+            return iter([data])
+
+    monitor = Monitor(model, Batches(), loss)
+    made = len(passes)
+    before = monitor.measure(0)  # which also checks products, by copies of its own
+    monkeypatch.setattr(copy, "deepcopy", lambda *_: pytest.fail("the model was copied again"))
+    descend(model, data, loss, 0.3)
+    after = monitor.measure(1)
+    assert len(passes) == made
+    assert after.loss == pytest.approx(loss(model(data[0]), data[1]).item())
+    assert after.loss < before.loss
+
+
 def test_some_parameters_only():
     model, data, loss = small()
     record = Monitor(model, data, loss, params="2", k=2).measure(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,10 @@ from hessence.krylov.trace import FEWEST, trace
 from hessence.models.criterion import PairCriterion
 from hessence.models.history import History
 from hessence.models.measurement import Measurement
-from hessence.models.model_matrices import ModelHessian, hessian
+from hessence.models.model_layers import unwrap
+from hessence.models.model_matrices import hessian
 from hessence.models.monitor_files import MonitorFiles
+from hessence.models.parameters import Parameters
 from hessence.models.tracking import Top, Tracker
 
 OPTIONS = {
@@ -31,13 +32,14 @@ OPTIONS = {
 class Monitor:
     r"""Measures the top of a model's Hessian again and again while the model is trained.
 
-    Each measurement starts from what the last ones have found, and so takes few products. It never
-    touches the model, and uses its own data, not the batch of the training step.
+    Each measurement starts from what the last ones have found, and so takes few products. The
+    monitor keeps a copy of the model and its own data. ``measure`` loads the parameters and buffers
+    that the model has by then into the copy, and does nothing else to the model.
 
     Parameters
     ----------
     model, data, loss
-        See ``hs.hessian``. The model is looked at anew on every measurement.
+        See ``hs.hessian``. Data and loss are read when the monitor is made.
     k : int
         How many of the largest eigenvalues to measure.
     ggn : bool
@@ -54,10 +56,10 @@ class Monitor:
         momentum β steps are stable up to 2 (1 + β) / lr: give lr / (1 + β).
     path : str or path, optional
         A JSON file to keep the history in, written after every measurement. If it exists, the
-        history in it is gone on with. Beside it a file ``.npz`` keeps the vectors to start from:
-        those of the Notes, so that for large models measuring less often saves writing.
+        monitor continues the history in it. Beside it a file ``.npz`` keeps the vectors to start
+        from. For large models these take longer to write, so measure less often.
     refresh : int
-        Every so many measurements a search from a random vector makes sure that no eigenvalue has
+        Every so many measurements, a search from a random vector tests whether an eigenvalue has
         overtaken those that are followed; 0 leaves that out. See Notes.
     remember : int
         How many approximate eigenvectors to keep beside the k; they save products.
@@ -70,24 +72,27 @@ class Monitor:
     Notes
     -----
     *Cost.* For k = 1, a tanh network with 8970 parameters and measurements at every step, a
-    measurement took 1.4 to 6 products with tol 1e-4 and 1.3 to 2.8 with 1e-2, refreshing included;
-    the first one, from nothing, 8 to 25. Every measurement adds a forward pass for the loss and a
-    forward and backward pass to set up the products. Between measurements 3 k + `remember` vectors
-    of the model's size are kept, twice with `ggn`.
+    measurement took 1.4 to 6 products with tol 1e-4 and 1.3 to 2.8 with 1e-2, refreshing included.
+    The first one, without a warm start, took 8 to 25. Every measurement adds a forward pass for the
+    loss and a forward and backward pass to set up the products. Between measurements the copy of
+    the model and 3 k + `remember` vectors of its size are kept, twice that many with `ggn`.
 
-    *Overtaking.* What is followed from step to step are eigenvectors. If the eigenvalue of another
-    one overtakes, and that one has no part in the start (as in exactly decoupled models), residuals
-    cannot tell; it is noticed at the next refreshing with a probability of 0.9, and of 0.99 at the
-    one after it. Records that were made sure of have ``checked``.
+    *Overtaking.* The monitor follows eigenvectors from step to step. If the eigenvalue of another
+    eigenvector overtakes, and the start has no part of that eigenvector (as in exactly decoupled
+    models), residuals cannot tell. The next refreshing notices it with a probability of 0.9, and
+    the one after it brings that to 0.99. Records that were tested like this have ``checked``.
 
-    *Restarts.* A new monitor with the same `path` goes on with the history. If the training script
-    starts again from an earlier checkpoint, the first step it measures replaces the record of that
-    step, and those after it are dropped; if that leaves none, the old history is kept in a file
+    *Restarts.* A new monitor with the same `path` continues the history. If the training script
+    starts again from an earlier checkpoint, the first step that it measures replaces the record of
+    that step and drops those after it. If that leaves none, the old history is kept in a file
     ``.bak``. ``hs.load(path)`` reads a history. Within one monitor steps must increase.
 
     *Data-parallel runs.* Every process that ``torch.distributed`` has joined makes its own monitor
     with its share of the data and calls ``measure``; all get the same record, and the first one
     reads and writes the files.
+
+    *Threads.* Other threads may use the model while it is measured. None should train it during the
+    moment in which ``measure`` loads its parameters, or they are taken from the middle of a step.
 
     Where the loss or the products are not finite any more, eigenvalues are recorded as NaN.
 
@@ -135,10 +140,9 @@ class Monitor:
         unknown = options.keys() - OPTIONS
         if unknown:
             raise TypeError(f"Monitor has no option {min(unknown)!r}.")
-        H = hessian(model, data, loss, **options)
-        found = H.setting.criterion
-        self._operator: Callable[[], ModelHessian] = lambda: hessian(model, data, found, **options)
-        size = H.shape[0]
+        self._model, self._params = model, options.get("params")
+        self._hessian = hessian(model, data, loss, **options)
+        size = self._hessian.shape[0]
         require_int("k", k, 1, size)
         require_int("trace", trace, 0)
         if 0 < trace < min(FEWEST, size):
@@ -150,14 +154,14 @@ class Monitor:
         self._trace, self._refresh, self._rng = int(trace), int(refresh), seed(rng)
         self._history = History(size, int(k))
         self._trackers = {"hessian": Tracker(int(k), float(tol), int(remember))}
-        if ggn and isinstance(H.setting.criterion, PairCriterion):
+        if ggn and isinstance(self._hessian.setting.criterion, PairCriterion):
             self._trackers["ggn"] = Tracker(int(k), float(tol), int(remember))
         self._last: int | None = None
         self._files = None if path is None else MonitorFiles(path)
         if self._files is not None:
             self._history, states = self._files.load(self._history)
             for name, tracker in self._trackers.items():
-                tracker.restore(states.get(name, {}), H._reference, size)
+                tracker.restore(states.get(name, {}), self._hessian._reference, size)
 
     @property
     def history(self) -> History:
@@ -168,9 +172,9 @@ class Monitor:
     def eigenvectors(self) -> Tensor | None:
         """The Hessian's eigenvectors of the last measurement (p, k), for its k eigenvalues.
 
-        In the order of ``model.parameters()``, with one more correction than those that errors
-        were measured with. A monitor that goes on with a file has those of the
-        last measurement there; None before any measurement.
+        In the order of ``model.parameters()``. They have had one more correction than those whose
+        errors were measured. A monitor that continues a history has those of the last measurement
+        in its file; None before any measurement.
         """
         return self._trackers["hessian"].eigenvectors
 
@@ -210,23 +214,22 @@ class Monitor:
         return f"Monitor: {self._history!r}"
 
     def _measured(self, step: int, lr: float, index: int) -> Measurement:
-        H, before = self._operator(), self._history.parameters
-        if H.shape[0] != before:
-            raise ValueError(f"model must have {before} parameters as before, got {H.shape[0]}.")
+        self._require_same_parameters()
+        H = self._hessian
+        H.setting.copy.load(self._model)
         loss = H.loss()
         if index == 0 and math.isfinite(loss):
             H.require_sound()
         top = self._top("hessian", H, index, loss)
-        value, error, spent = math.nan, math.nan, 0
+        value, stderr, spent = math.nan, math.nan, 0
         if self._trace and np.isfinite(top.values).all():
             found = trace(H, self._trace, self._rng)
-            value, error, spent = found.value, found.stderr, found.products
+            value, stderr, spent = found.value, found.stderr, found.products
         H.release()
         linear = _nothing(self._history.k)
         if "ggn" in self._trackers:
-            G = H.ggn
-            linear = self._top("ggn", G, index, loss)
-            G.release()
+            linear = self._top("ggn", H.ggn, index, loss)
+            H.ggn.release()
         return Measurement(
             step=step,
             loss=loss,
@@ -235,7 +238,7 @@ class Monitor:
             ggn_eigenvalues=linear.values,
             ggn_errors=linear.errors,
             trace=value,
-            trace_stderr=error,
+            trace_stderr=stderr,
             lr=lr,
             products=top.products,
             ggn_products=linear.products,
@@ -243,6 +246,13 @@ class Monitor:
             converged=top.converged and (linear.converged or "ggn" not in self._trackers),
             checked=top.checked and (linear.checked or "ggn" not in self._trackers),
         )
+
+    def _require_same_parameters(self) -> None:
+        """Refuse a model of which other parameters are chosen than when the monitor was made."""
+        now = Parameters.select(unwrap(self._model), self._params)
+        if now.names != self._hessian.parameters.names:
+            before = self._history.parameters
+            raise ValueError(f"model must have {before} parameters as before, got {now.size}.")
 
     def _top(self, name: str, operator: Any, index: int, loss: float) -> Top:
         if not math.isfinite(loss):
