@@ -10,7 +10,12 @@ from typing import Any
 
 from hessence._common.saving import KINDS, kind_of
 
-LATER = {"history": "hessence.models.history", "layer-spectra": "hessence.models.layers"}
+LATER = {
+    "check": "hessence.models.checks",
+    "history": "hessence.models.history",
+    "layer-spectra": "hessence.models.layers",
+    "measurement": "hessence.models.measurement",
+}
 """Where the kinds are defined that are not loaded with the library."""
 
 

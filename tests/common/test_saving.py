@@ -31,13 +31,14 @@ def model_results():
         "layers": hs.layer_spectra(model, data, torch.nn.MSELoss(), k=1),
         "history": monitor.history,
         "measurement": monitor.history[0],
+        "check": hs.hessian(model, data, torch.nn.MSELoss()).check(),
     }
 
 
 def results():
     net = hs.ScalarReLU([1.0, -2.0, 0.5], [0.5, 1.0, -1.0])
     H = net.hessian([1.0, -1.0, 0.3], [2.0, -1.0, 0.0])
-    looked_at = estimate()
+    looked_at, x = estimate(), np.asarray([1.0, -1.0, 0.3])
     _ = looked_at.density
     return {
         "spectrum": H.spectrum(),
@@ -49,6 +50,11 @@ def results():
         "density": hs.density(np.diag(DIAGONAL), probes=3, steps=9),
         "density of what is known": H.spectrum().density,
         "trace": hs.trace(np.diag(DIAGONAL), products=30),
+        "trajectory": hs.gradient_descent(net, x, 2 * x, lr=0.1, steps=9),
+        "trajectory that diverges": hs.gradient_descent(net, x, 2 * x, lr=9.0, steps=99),
+        "trajectory of a linear network": hs.gradient_descent(
+            hs.TwoLayerLinear(np.eye(2, 3), np.eye(3, 2)), np.eye(3), np.eye(3), lr=0.1, steps=4
+        ),
         **model_results(),
     }
 
@@ -124,3 +130,12 @@ def test_a_failing_write_leaves_the_old_file(tmp_path, monkeypatch):
         RESULTS["density"].save(path)
     assert hs.load(path) == RESULTS["trace"]
     assert os.listdir(tmp_path) == ["trace.json"]
+
+
+def test_a_trajectory_from_a_file_says_that_its_networks_are_gone():
+    again = pickle.loads(pickle.dumps(RESULTS["trajectory"]))
+    np.testing.assert_array_equal(again.sharpness, RESULTS["trajectory"].sharpness)
+    assert list(again.phase) == list(RESULTS["trajectory"].phase)
+    for question in (lambda: again[0], lambda: again.spectrum(0)):
+        with pytest.raises(ValueError, match="networks are gone"):
+            question()

@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from hessence._common.arrays import Array, like
+from hessence._common.arrays import Array, like, to_numpy
+from hessence._common.saving import Saved, decoded, encoded, require_format
 from hessence.networks.descent import Descent
 from hessence.spectra.spectrum import Spectrum
 
@@ -20,7 +21,7 @@ BUDGET = 256 * 2**20
 """How many bytes of states a trajectory keeps."""
 
 
-class Trajectory:
+class Trajectory(Saved, kind="trajectory"):
     """A network through training.
 
     Attributes
@@ -67,7 +68,7 @@ class Trajectory:
 
     def __init__(self, descent: Descent, lr: float, steps: int, momentum: float) -> None:
         self.lr, self.method = lr, descent.method
-        self._descent = descent
+        self._descent: Descent | None = descent
         self._states: Replay[Any] = Replay(
             descent.start,
             lambda state: descent.advance(state, lr, momentum),
@@ -80,6 +81,7 @@ class Trajectory:
         for name in {"loss", "trace", "sharpness"} & found.keys():
             finite &= np.isfinite(found[name]).reshape(steps + 1, -1).all(axis=-1)
         self.diverged: int | None = None if finite.all() else int(np.argmin(finite))
+        self._names = tuple(found)
         for name, values in found.items():
             numbers = isinstance(values, np.ndarray) and values.dtype.kind == "f"
             self.__dict__[name] = like(values, descent.reference) if numbers else values
@@ -90,11 +92,11 @@ class Trajectory:
 
     def __getitem__(self, step: int) -> Any:
         """Return the network after `step` updates; negative steps count from the end."""
-        return self._descent.network(self._state(step))
+        return self._alive.network(self._state(step))
 
     def spectrum(self, step: int) -> Spectrum:
         """Return the whole spectrum after `step` updates, eigenvectors included."""
-        return self._descent.hessian(self._state(step)).spectrum()
+        return self._alive.hessian(self._state(step)).spectrum()
 
     @cached_property
     def sharpness(self) -> Array:
@@ -102,8 +104,8 @@ class Trajectory:
         finite = len(self) if self.diverged is None else self.diverged
         values = np.full(self.loss.shape, np.nan)
         if finite:
-            values[:finite] = self._descent.sharpness(islice(self._states.run(), finite))
-        return like(values, self._descent.reference)
+            values[:finite] = self._alive.sharpness(islice(self._states.run(), finite))
+        return like(values, self._alive.reference)
 
     def plot(self, ax: Any = None) -> Any:
         """Draw outliers, bulk and phases of a scalar network, else the sharpness against 2 / lr.
@@ -114,6 +116,55 @@ class Trajectory:
 
         draw = draw_trajectory if "phase" in self.__dict__ else draw_sharpness
         return draw(self, ax)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers at each point as data that JSON can hold, without the networks."""
+        names = dict.fromkeys([*self._names, "sharpness"])
+        numbers = {name: getattr(self, name) for name in names}
+        return {
+            "format": self.format,
+            "lr": self.lr,
+            "method": self.method,
+            "diverged": self.diverged,
+            "numbers": {
+                name: encoded(values if hasattr(values, "shape") else tuple(values))
+                for name, values in numbers.items()
+            },
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Trajectory:
+        """Rebuild a trajectory from ``to_dict``, with NumPy arrays and without the networks."""
+        require_format(data, cls)
+        self = cls.__new__(cls)
+        self.lr, self.method, self.diverged = data["lr"], data["method"], data["diverged"]
+        self._descent, self._names = None, tuple(data["numbers"])
+        for name, values in data["numbers"].items():
+            self.__dict__[name] = decoded(values)
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Networks are functions of the start and the data; a copy elsewhere goes without them.
+        return Trajectory.from_dict, (self.to_dict(),)
+
+    def __repr__(self) -> str:
+        loss, sharpness = (to_numpy(a).reshape(len(self), -1) for a in (self.loss, self.sharpness))
+        batch = f" of {loss.shape[1]} networks, the first" if loss.shape[1] > 1 else ""
+        last = len(self) - 1 if self.diverged is None else max(self.diverged - 1, 0)
+        end = "" if self.diverged is None else f"; diverged at step {self.diverged}"
+        return (
+            f"{len(self)} points of training{batch}: loss {loss[0, 0]:.4g} → {loss[last, 0]:.4g}, "
+            f"sharpness {sharpness[0, 0]:.4g} → {sharpness[last, 0]:.4g}{end}"
+        )
+
+    @property
+    def _alive(self) -> Descent:
+        if self._descent is None:
+            raise ValueError(
+                "these networks are gone: a trajectory read from a file keeps its numbers only; "
+                "train again to get networks and spectra."
+            )
+        return self._descent
 
     def _state(self, step: int) -> Any:
         try:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hessence._common.arguments import Seed, generator
+from hessence._common.saving import Saved
 
 STEPS = 8
 """How many step sizes finite differences are taken with at most, each a quarter of the one before.
@@ -41,7 +42,7 @@ class CheckWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Saved, kind="check"):
     """What the tests found.
 
     Attributes
