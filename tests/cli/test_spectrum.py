@@ -68,6 +68,16 @@ def missing():
 
 def wrong():
     return 5
+
+
+def closures():
+    torch.manual_seed(1)
+    model, (x, y) = nn.Linear(3, 2).double(), torch.randn(2, 30, 3).double()
+
+    def loss(model, batch):
+        return ((model(batch[0]) - batch[1][:, :2]) ** 2).mean()
+
+    return model, [(x[:20], y[:20]), (x[20:], y[20:])], loss
 """
 
 
@@ -110,6 +120,21 @@ def test_an_exact_spectrum_as_json(script, tmp_path, capsys):
     assert "TwoLayerLinear" in data["reason"]
     assert data == json.loads((tmp_path / "out" / "spectrum.json").read_text(encoding="utf-8"))
     assert len(hs.load(tmp_path / "out" / "spectrum.json")) == 250
+
+
+def test_a_closure_on_several_batches(script, tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    command = ["spectrum", f"{script}:closures", "--out", str(tmp_path / "out")]
+    assert main([*command, "--closure"]) == 2
+    assert "reduction" in capsys.readouterr().err
+    assert main([*command, "--closure", "--reduction", "mean", "-k", "all"]) == 0
+    found = hs.load(tmp_path / "out" / "spectrum.json").eigenvalues
+    torch.manual_seed(1)
+    _, x = torch.nn.Linear(3, 2).double(), torch.randn(2, 30, 3).double()[0]
+    inputs = torch.cat([x, torch.ones(30, 1)], dim=1)
+    # The mean is over two outputs: a block x̃ x̃ᵀ for each of them.
+    values = torch.linalg.eigvalsh(inputs.T @ inputs / 30).flip(0).repeat_interleave(2)
+    assert found == pytest.approx(values.numpy())
 
 
 def test_the_loss_may_be_left_out(script, tmp_path, capsys):

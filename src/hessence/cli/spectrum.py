@@ -51,6 +51,11 @@ def add(commands: Any) -> None:
                         help="largest, smallest, largest in magnitude, or both ends")  # fmt: skip
     parser.add_argument("--tol", type=float, default=1e-6, help="relative residual (1e-6)")
     parser.add_argument("--params", help='only these parameters, such as "blocks.*.attn.*"')
+    parser.add_argument("--reduction", choices=("mean", "sum"),
+                        help="what a loss of one's own returns for a batch")  # fmt: skip
+    parser.add_argument(
+        "--closure", action="store_true", help="the loss is a function of (model, batch)"
+    )
     parser.add_argument("--eval-mode", action="store_true", help="run the model in evaluation mode")
     parser.add_argument(
         "--memory",
@@ -211,6 +216,8 @@ def _find(
             loss,
             options.k,
             params=options.params,
+            reduction=options.reduction,
+            closure=options.closure or None,
             method=options.method,
             which=options.which,
             tol=options.tol,

@@ -117,7 +117,7 @@ def draw_sweep(
 
 
 def draw_layers(layers: Mapping[str, Any], ax: Any = None) -> Any:
-    """Draw the eigenvalues of diagonal blocks, one row for each block, the first one on top.
+    """Draw the eigenvalues of the Hessian restricted to each layer, one row each, first on top.
 
     Where eigenvalues differ by more than a factor of 10, the scale is logarithmic; if not all are
     positive, it is so on either side of a linear stretch around zero.
@@ -142,5 +142,5 @@ def draw_layers(layers: Mapping[str, Any], ax: Any = None) -> Any:
     ax.set_ylim(len(layers) - 0.5, -0.5)
     ax.grid(axis="y", color=GREY, alpha=0.2)
     ax.set_xlabel("eigenvalue")
-    ax.set_ylabel("diagonal block")
+    ax.set_ylabel("layer")
     return ax
