@@ -219,7 +219,7 @@ def test_a_real_interrupt():
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     assert (out, process.returncode) == ("untouched\n", 0), err
 
 
