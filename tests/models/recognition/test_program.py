@@ -108,6 +108,7 @@ OTHER_STEPS = {
     "a layer twice": lambda m, x: m.b(m.a(m.a(x))),
     "another use of a weight": lambda m, x: m.b(m.a(x)) + 0 * m.a.weight.sum(),
     "a number": lambda m, x: m.b(m.a(x)) + 1,
+    "other shapes": lambda m, x: x[None] + m.b(m.a(x)),
     "a pair": lambda m, x: (m.b(m.a(x)), x),
 }
 

@@ -1,4 +1,4 @@
-"""Plain stacks of layers against the dense Hessian by double backward."""
+"""Chains of layers against the dense Hessian by double backward."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def recognised(model, x, loss):
 
 
 # Models, inputs, the network for a squared error and for any other loss.
-STACKS = {
+CHAINS = {
     "scalar linear": (lambda: chain(1, 4, 1), (9, 1), "ScalarLinear", "narrow twin"),
     "scalar relu": (lambda: scalar_relu(5), (9, 1), "ScalarReLU", "ScalarReLU"),
     "scalar affine": (lambda: chain(1, 4, 1, biases="10"), (9, 1), "ScalarAffine", "narrow twin"),
@@ -100,9 +100,9 @@ STACKS = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("name", STACKS)
-def test_stack(name, loss):
-    make, shape, for_squares, for_others = STACKS[name]
+@pytest.mark.parametrize("name", CHAINS)
+def test_chain(name, loss):
+    make, shape, for_squares, for_others = CHAINS[name]
     torch.manual_seed(0)
     model, x = make(), torch.randn(*shape, dtype=torch.float64)
     if loss == "cross-entropy" and x.ndim != 2 and model(x).shape[-1] == 1:
@@ -229,7 +229,7 @@ FILLINGS = {
 
 
 @st.composite
-def stacks(draw):
+def chains(draw):
     depth = draw(st.integers(1, 4))
     widths = [draw(st.integers(1, 5)) for _ in range(depth + 1)]
     biases = "".join(draw(st.sampled_from("01")) for _ in range(depth))
@@ -251,8 +251,8 @@ def stacks(draw):
     return model, x, y, LOSSES[loss]
 
 
-@given(stacks())
-def test_any_stack(case):
+@given(chains())
+def test_any_chain(case):
     model, x, y, loss = case
     found = recognise(hs.hessian(model, (x, y), loss))
     assert_recognised(found, *case)

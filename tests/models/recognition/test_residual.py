@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import hessence as hs
@@ -110,6 +112,32 @@ def test_recognised(name, loss):
     found = recognise(hs.hessian(model, (x, y), LOSSES[loss]))
     assert found.why.rule == rule
     assert_recognised(found, model, x, y, LOSSES[loss])
+
+
+@st.composite
+def chains(draw):
+    """Linear and residual layers in any order, with biases anywhere, perhaps in one skip."""
+    torch.manual_seed(draw(st.integers(0, 99)))
+    layers = []
+    for _ in range(draw(st.integers(1, 3))):
+        layer = linear(3, 3, draw(st.booleans()))
+        if draw(st.integers(0, 4)) == 0:
+            nn.init.zeros_(layer.weight)
+        layers.append(Residual(layer) if draw(st.booleans()) else layer)
+    model = nn.Sequential(*layers)
+    if len(layers) > 1 and draw(st.booleans()):
+        model = Residual(model)
+    x = torch.randn(draw(st.integers(1, 4)), 3, dtype=torch.float64)
+    y = model(x).detach() if draw(st.booleans()) else torch.randn_like(x)
+    return model, x, y, draw(st.sampled_from([nn.MSELoss(), nn.HuberLoss()]))
+
+
+@given(chains())
+def test_any_chain(case):
+    model, x, y, loss = case
+    found = recognise(hs.hessian(model, (x, y), loss))
+    assert found.why.rule in ("DeepLinear", "TwoLayerLinear", "ResidualLinear")
+    assert_recognised(found, *case)
 
 
 NEAR_MISSES = {

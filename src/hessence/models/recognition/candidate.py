@@ -46,7 +46,8 @@ class Reason:
     def __str__(self) -> str:
         rule = f"{self.rule}: " if self.rule else ""
         hint = f"; {self.hint}" if self.hint else ""
-        return f"{rule}{self.reason}{hint}."
+        text = f"{rule}{self.reason}{hint}"
+        return text if text.endswith(".") else f"{text}."
 
 
 class NotRecognised(Exception):  # noqa: N818 - an ordinary answer, not a mistake of the user's
@@ -91,10 +92,12 @@ class Candidate:
         if not setting.copy.owned:
             raise NotRecognised("the model was not copied, and only copies are looked into")
         _require_ordinary(model, H.shape[0])
-        missing = "the data do not fit into memory= at once" if batches is None else None
-        if batches and not isinstance(batches[0][0], Tensor):
-            missing = f"the input is a {type(batches[0][0]).__name__}, not a single tensor"
-        _agree(missing)
+        if batches is None:
+            _agree("the data do not fit into memory= at once")
+        elif not isinstance(batches[0][0], Tensor):
+            _agree(f"the input is a {type(batches[0][0]).__name__}, not a single tensor")
+        else:
+            _agree(None)
         assert batches is not None
         try:
             model = copy.deepcopy(model)
@@ -104,7 +107,7 @@ class Candidate:
         except Exception as error:
             # Also from a model that runs as it is, but not where its functions are looked at.
             text = f"the model cannot be watched while it runs: {error}"
-            raise NotRecognised(text.rstrip(".")) from error
+            raise NotRecognised(text) from error
         return candidate
 
     @cached_property

@@ -333,7 +333,7 @@ def _sum(paths: list[_Path | None], args: tuple[Any, ...]) -> _Path | None:
     if numbers:
         return paths[0] if numbers == [0] and len(paths) == 1 else None
     known = [path for path in paths if path is not None]
-    if len(known) != 2:
+    if len(known) != 2 or args[0].shape != args[1].shape:
         return None
     before, after = sorted(known, key=lambda path: len(path.steps))
     count = len(before.steps)

@@ -195,7 +195,7 @@ class Rule:
             raise
         except Exception as error:
             # What a network refuses, or a model whose forward does not work for a twin.
-            raise NotRecognised(str(error).rstrip("."), rule=self.network) from error
+            raise NotRecognised(str(error), rule=self.network) from error
         of = ", ".join(map(repr, self.layers(candidate))) if self.layers else ""
         name = f"{self.network} of layers {of}" if of else self.network
         return Recognition(Reason(self.theorem, rule=name), spectrum)
