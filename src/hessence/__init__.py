@@ -115,7 +115,7 @@ _TORCH_NAMES = {
     "Measurement": "measurement",
     "Monitor": "monitor",
     "ggn": "model_matrices",
-    "hessian": "model_matrices",
+    "hessian": "model_spectrum",
     "layer_spectra": "layers",
     "spectrum": "model_spectrum",
 }

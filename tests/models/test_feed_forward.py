@@ -189,7 +189,7 @@ def test_some_parameters(params):
         start += p.numel()
     truth = whole[places][:, places]
     assert relative(H.dense(), truth) < 1e-13
-    block = hs.hessian(model, (x, y), nn.MSELoss()).block(params)
+    block = hs.hessian(model, (x, y), nn.MSELoss()).restrict(params)
     assert relative(block.dense(), truth) < 1e-13
 
 

@@ -184,7 +184,7 @@ def test_graphs_that_are_let_go(batches):
     v = numbers(H.shape[0])
     assert H.kept_graphs == 0
     first = H @ v
-    block = H.block("0")
+    block = H.restrict("0")
     block @ v[: block.shape[0]]
     assert H.kept_graphs == block.kept_graphs == len(data)
     H.release()
@@ -311,7 +311,7 @@ def test_compiled_products(operator, loss):
     v = numbers(H.shape[0], 2)
     assert_same(H @ v, expected @ v)
     assert_same(H @ v[:, 0], expected @ v[:, 0])
-    block = H.block("2")
+    block = H.restrict("2")
     rows = slice(24, 24 + block.shape[0])
     assert_same(block @ v[rows], expected[rows, rows] @ v[rows])
     if operator is hs.hessian:

@@ -298,3 +298,42 @@ def test_all_eigenvalues_give_the_trace(data):
     assert len(s.eigenvalues) == size
     assert float(s.trace) == pytest.approx(float(s.eigenvalues.sum()), rel=1e-12)
     assert float(s.trace_stderr) < 1e-9
+
+
+def test_the_spectrum_of_an_operator_is_that_of_its_model():
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 3).double(), torch.randn(40, 2).double()
+    wide = nn.Sequential(nn.Linear(3, 50), nn.Linear(50, 2)).double()
+    H = hs.hessian(wide, (x, y), nn.MSELoss())
+    exact = hs.spectrum(wide, (x, y), nn.MSELoss())
+    assert exact.exact
+    assert H.spectrum().method == exact.method
+    torch.testing.assert_close(H.spectrum().eigenvalues, exact.eigenvalues)
+    assert not H.restrict("0").spectrum(2).exact
+    assert not H.ggn.spectrum(2).exact
+    estimated = H.spectrum(3, method="estimate")
+    torch.testing.assert_close(estimated.eigenvalues, exact.eigenvalues[:3])
+    torch.testing.assert_close(H.top(3).eigenvalues, exact.eigenvalues[:3])
+
+
+def test_an_operator_takes_over_the_state_of_its_model():
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 3).double(), torch.randn(40, 2).double()
+    layers = nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Tanh(), nn.Linear(5, 2)
+    model = nn.Sequential(*layers).double().eval()
+    H = hs.hessian(model, (x, y), nn.MSELoss())
+    H.dense(), H.ggn.dense()
+    model.train()
+    for parameter in model.parameters():
+        parameter.data.add_(0.1)
+    model(x)
+    with pytest.raises(ValueError, match="model is in training mode"):
+        H.load(model)
+    H.load(model.eval())
+    fresh = hs.hessian(model, (x, y), nn.MSELoss())
+    assert H.loss() == fresh.loss()
+    torch.testing.assert_close(H.dense(), fresh.dense(), rtol=0, atol=0)
+    torch.testing.assert_close(H.ggn.dense(), fresh.ggn.dense(), rtol=0, atol=0)
+    model[0] = nn.Linear(3, 6).double()
+    with pytest.raises(ValueError, match="other layers or parameters than when this was made"):
+        H.load(model)

@@ -45,7 +45,11 @@ def test_patterns_choose_blocks_of_the_whole(gpt, pattern):
     H = hs.hessian(model, data, loss)
     full = H.dense()
     rows = places(model, PATTERNS[pattern])
-    for chosen in (hs.hessian(model, data, loss, pattern), H.block(pattern), H.block([pattern])):
+    for chosen in (
+        hs.hessian(model, data, loss, pattern),
+        H.restrict(pattern),
+        H.restrict([pattern]),
+    ):
         assert set(chosen.parameters.names) == PATTERNS[pattern]
         assert_same(chosen.dense(), full[rows][:, rows])
         assert chosen.gradient().shape == (len(rows),)
@@ -54,9 +58,9 @@ def test_patterns_choose_blocks_of_the_whole(gpt, pattern):
     G = hs.ggn(model, data, loss)
     dense = G.dense()[rows][:, rows]
     assert_same(hs.ggn(model, data, loss, pattern).dense(), dense)
-    assert_same(G.block(pattern).dense(), dense)
-    assert_same(H.block(pattern).ggn.dense(), dense)
-    assert H.block(pattern).check().passed
+    assert_same(G.restrict(pattern).dense(), dense)
+    assert_same(H.restrict(pattern).ggn.dense(), dense)
+    assert H.restrict(pattern).check().passed
 
 
 def test_several_patterns_keep_the_models_order(gpt):
@@ -72,7 +76,7 @@ def test_several_patterns_keep_the_models_order(gpt):
         chosen = hs.hessian(model, data, loss, params)
         assert chosen.parameters.names == ("positions", *names[:2])
         assert_same(chosen.dense(), expected)
-    assert_same(H.block(both).dense(), expected)
+    assert_same(H.restrict(both).dense(), expected)
 
 
 def test_a_prefix_is_a_layer_and_not_the_beginning_of_a_name():
@@ -93,7 +97,7 @@ def test_shared_parameters_have_both_names(gpt):
         again = hs.hessian(model, data, loss, other)
         assert again.parameters.names == ("embedding.weight",)
         assert torch.equal(again.dense(), by_first.dense())
-    assert hs.hessian(model, data, loss).block("head").shape == by_first.shape
+    assert hs.hessian(model, data, loss).restrict("head").shape == by_first.shape
 
 
 def test_frozen_parameters():
@@ -225,13 +229,13 @@ def test_what_cannot_be_chosen(gpt, params, error, message):
 
 
 @pytest.mark.parametrize("params", ["nothing", ["positions", "nothing"]])
-def test_blocks_that_are_not_there(gpt, params):
+def test_restrictions_that_are_not_there(gpt, params):
     with pytest.raises(ValueError, match="no parameter matches 'nothing'"):
-        hs.hessian(*gpt).block(params)
+        hs.hessian(*gpt).restrict(params)
     with pytest.raises(ValueError, match="no parameter matches 'positions'"):
-        hs.hessian(*gpt, "blocks").block("positions")
-    with pytest.raises(TypeError, match="params must be name patterns for a block, got a tensor"):
-        hs.hessian(*gpt).block(next(gpt[0].parameters()))
+        hs.hessian(*gpt, "blocks").restrict("positions")
+    with pytest.raises(ValueError, match="indices must choose among"):
+        hs.hessian(*gpt).restrict(next(gpt[0].parameters()))
 
 
 def test_parts_of_the_model(gpt):

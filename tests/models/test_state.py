@@ -73,7 +73,7 @@ def use(operator, model, **options):
     v = torch.ones(H.shape[0], dtype=torch.float64)
     H @ v
     H @ torch.stack([v, 2 * v], dim=1)
-    H.loss(), H.gradient(), H.check(), H.block("0") @ v[: H.block("0").shape[0]]
+    H.loss(), H.gradient(), H.check(), H.restrict("0") @ v[: H.restrict("0").shape[0]]
     return H
 
 
@@ -294,10 +294,11 @@ def test_nothing_is_left_behind(operator):
     try:
         H = operator(case.model, case.data, case.loss)
         H @ torch.ones(H.shape[0], dtype=torch.float64)
-        H.check(), H.gradient(), H.block("blocks") @ torch.ones(H.block("blocks").shape[0]).double()
+        part = H.restrict("blocks")
+        H.check(), H.gradient(), part @ torch.ones(part.shape[0], dtype=torch.float64)
         leaf = weakref.ref(H.parameters.leaves[0])
         graph = weakref.ref(next(iter(H._terms)))
-        del H
+        del H, part
         assert graph() is None
         assert leaf() is None
     finally:

@@ -44,7 +44,7 @@ class BatchProbe:
     ) -> None:
         self._setting, self._chosen, self._term, self._batch = setting, chosen, term, batch
         self._moved = moved
-        self._parameters: Parameters = setting.copy.parameters.block(chosen)
+        self._parameters: Parameters = setting.copy.parameters.restricted(chosen)
         self._padding = setting.copy.padding_rows
         self._mover, self._moved_batch = self._widened()
         self._there = self._mover.copy.clone() if self._is_the_models else self._mover.copy

@@ -144,7 +144,7 @@ def layer_spectra(
     )
     grouped = _groups(whole.parameters.names, groups)
     try:
-        blocks = {name: whole.block(patterns) for name, patterns in grouped.items()}
+        blocks = {name: whole.restrict(patterns) for name, patterns in grouped.items()}
     except ValueError as error:  # from patterns that match nothing
         raise ValueError(str(error).replace("params", "groups", 1)) from error
     whole.require_sound()

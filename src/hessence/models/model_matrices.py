@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,14 +21,34 @@ from hessence.spectra.operators import Operator
 class ModelHessian(ModelOperator):
     """The Hessian of a model's loss, split as H = ``ggn`` + ``functional``."""
 
+    solver: ClassVar[Callable[..., Any] | None] = None
+    """Finds spectra by theorems. The module that knows them is above this one, and sets it."""
+
     @staticmethod
     def _moved(setting: Setting, batch: Any, there: ModelCopy) -> Sequence[Tensor]:
         return setting.gradients(batch, there)[0]
+
+    def spectrum(self, *arguments: Any, **options: Any) -> Any:
+        """Return the spectrum: exact if there is a theorem, else estimated.
+
+        The arguments are those of ``hs.spectrum`` from ``k=10`` on, without those that say what the
+        Hessian is of.
+        """
+        solver = type(self).solver
+        if solver is None:
+            return super().spectrum(*arguments, **options)
+        return solver(self, *arguments, **options)
 
     @cached_property
     def ggn(self) -> ModelGgn:
         """The Gauss–Newton part."""
         return ModelGgn(self.setting, _ggn_terms(self.setting), self._chosen)
+
+    def release(self) -> None:
+        """Let go of all kept graphs, also those of the Gauss–Newton part."""
+        super().release()
+        if "ggn" in vars(self):
+            self.ggn.release()
 
     @property
     def functional(self) -> ModelFunctional:
@@ -139,7 +159,7 @@ def hessian(
     -------
     ModelHessian
         With ``@``, ``shape``, ``dense()``, ``to_scipy()``, ``check()``, ``ggn``, ``functional``,
-        ``block(params)``, ``split(vector)``, ``join(tensors)``, ``loss()`` and ``gradient()``.
+        ``restrict(params)``, ``split(vector)``, ``join(tensors)``, ``loss()`` and ``gradient()``.
 
     Notes
     -----
@@ -160,7 +180,7 @@ def hessian(
     ((41, 41), torch.Size([41]))
     >>> H.check().passed
     True
-    >>> H.block("2").shape
+    >>> H.restrict("2").shape
     (9, 9)
     """
     setting = Setting(

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -57,7 +57,7 @@ class ModelOperator(Operator):
         self._terms = terms
         everything = setting.copy.parameters
         self._chosen = tuple(range(len(everything.names)) if chosen is None else chosen)
-        self.parameters = everything.block(self._chosen)
+        self.parameters = everything.restricted(self._chosen)
         self._products = 0
         self._watcher: Callable[[int], None] | None = None
 
@@ -80,13 +80,32 @@ class ModelOperator(Operator):
         """How many batches have their graph in memory."""
         return self._terms.kept
 
-    def block(self, params: str | Sequence[str]) -> Self:
-        """Return the diagonal block of some of the parameters, by name pattern.
+    def restrict(self, params: Any) -> Operator:
+        """Return the restriction to some of the parameters: a diagonal block of the matrix.
 
-        It shares the graphs of this operator.
+        Parameters
+        ----------
+        params : str, sequence of str, slice, or array of int or bool
+            Patterns of names, such as ``"blocks.*.attn"``: the restriction is then an operator of
+            the same kind, which shares the graphs of this one. Or places in a vector.
         """
+        if not isinstance(params, (str, list, tuple)) or not all(
+            isinstance(p, str) for p in params
+        ):
+            return super().restrict(params)
         chosen = [self._chosen[i] for i in self.parameters.indices(params)]
         return type(self)(self.setting, self._terms, chosen)
+
+    def load(self, model: Any) -> None:
+        """Take over the state that the user's model has now; data and loss stay what they are."""
+        self.release()
+        self.setting.copy.load(model)
+        self.setting.count = None
+
+    def spectrum(self, *arguments: Any, **options: Any) -> Any:
+        """Return an estimate of the spectrum, after a check: see ``Operator.spectrum``."""
+        self.require_sound()
+        return super().spectrum(*arguments, **options)
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """Cut a vector (p,) into tensors shaped like the parameters, by name.

@@ -9,10 +9,10 @@ from hessence._common.arguments import Seed, generator, require_int, require_tol
 from hessence._common.device import full_precision
 from hessence.krylov.request import require_which
 from hessence.models.criterion import Reduction
-from hessence.models.estimated_spectrum import estimate
-from hessence.models.model_matrices import hessian
+from hessence.models.model_matrices import ModelHessian, hessian
 from hessence.models.recognition.recognise import NotRecognised, exact_spectrum
 from hessence.spectra.estimate import Estimate
+from hessence.spectra.estimating import estimate
 from hessence.spectra.spectrum import Spectrum
 
 Method = Literal["exact", "estimate"]
@@ -114,6 +114,32 @@ def spectrum(
     >>> len(s), s.exact, bool(s.errors.max() < 1e-10)
     (2, False, True)
     """
+    H = hessian(model, data, loss, params, reduction, eval_mode, memory, closure=closure, copy=copy)
+    if watch is not None:
+        H.watch(watch)
+    options: dict[str, Any] = {
+        "tol": tol,
+        "rng": rng,
+        "probes": probes,
+        "steps": steps,
+        "memory": memory,
+    }
+    return _solve(H, k, method=method, which=which, **options)
+
+
+def _solve(
+    H: ModelHessian,
+    k: int | None = 10,
+    *,
+    method: Method | None = None,
+    which: str = "LA",
+    tol: float = 1e-6,
+    rng: Seed = 0,
+    probes: int = 16,
+    steps: int = 64,
+    memory: float | None = None,
+) -> Spectrum | Estimate:
+    """Return the spectrum of a model's Hessian; ``spectrum`` tells of the arguments."""
     if method is not None and method not in get_args(Method):
         raise ValueError(f'method must be "exact", "estimate" or None, got {method!r}.')
     # Whichever way is taken, and before any work.
@@ -124,9 +150,6 @@ def spectrum(
     require_which(which)
     require_tolerance(tol)
     generator(rng)
-    H = hessian(model, data, loss, params, reduction, eval_mode, memory, closure=closure, copy=copy)
-    if watch is not None:
-        H.watch(watch)
     reason = "an estimate was asked for."
     if method != "estimate":
         try:
@@ -136,6 +159,7 @@ def spectrum(
             reason = str(refusal)
     if method == "exact":
         raise ValueError(f"model has no exact spectrum here: {reason}")
+    H.require_sound()
     return estimate(
         H,
         k,
@@ -147,3 +171,6 @@ def spectrum(
         memory=memory,
         reason=reason,
     )
+
+
+ModelHessian.solver = _solve

@@ -90,7 +90,7 @@ class Parameters:
         """How many numbers there are."""
         return sum(self.sizes)
 
-    def block(self, chosen: Sequence[int]) -> Parameters:
+    def restricted(self, chosen: Sequence[int]) -> Parameters:
         """Return some of the tensors, by index."""
         return Parameters(
             tuple(self.names[i] for i in chosen),
@@ -103,7 +103,7 @@ class Parameters:
         """Return which of the tensors have a name that one of the patterns matches."""
         listed = _listed(patterns)
         if not all(isinstance(item, str) for item in listed):
-            raise TypeError("params must be name patterns for a block, got a tensor.")
+            raise TypeError("params must be name patterns, got a tensor.")
         wanted = _matched(self.names, self.aliases, listed)
         return [i for i, name in enumerate(self.names) if name in wanted]
 
