@@ -216,7 +216,7 @@ class Monitor:
     def _measured(self, step: int, lr: float, index: int) -> Measurement:
         self._require_same_parameters()
         H = self._hessian
-        H.setting.copy.load(self._model)
+        H.load(self._model)
         loss = H.loss()
         if index == 0 and math.isfinite(loss):
             H.require_sound()
