@@ -13,10 +13,10 @@ class Dense:
     """A matrix in the place of an operator."""
 
     def __init__(self, entries):
-        self._reference, self.shape = entries, entries.shape
+        self.reference, self.shape = entries, entries.shape
 
     def __matmul__(self, columns):
-        return self._reference @ columns
+        return self.reference @ columns
 
 
 def problem(m, D, K, others, seed=0, rank=None):

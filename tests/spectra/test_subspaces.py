@@ -12,12 +12,12 @@ class Matrix:
     """A symmetric matrix that counts the columns it multiplies."""
 
     def __init__(self, entries):
-        self._reference, self.columns = entries, 0
+        self.reference, self.columns = entries, 0
         self.shape = entries.shape
 
     def __matmul__(self, columns):
         self.columns += columns.shape[-1]
-        return self._reference @ columns
+        return self.reference @ columns
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ class Subspaces:
         if isinstance(isometry, Columns):
             matrix = self._from_columns(isometry)
         else:
-            xp = api.array_namespace(self.operator._reference)
+            xp = api.array_namespace(self.operator.reference)
             eye, first = self._eye(self.size), self._eye(int(self.multiplicity), 1)
             vectors = [isometry(eye[i, :], first) for i in range(self.size)]
             basis = xp.concat(vectors, axis=-1)
@@ -197,7 +197,7 @@ class Subspaces:
         return (matrix + transpose(matrix)) / 2
 
     def _from_columns(self, isometry: Columns) -> Array:
-        xp = api.array_namespace(self.operator._reference)
+        xp = api.array_namespace(self.operator.reference)
         eye, length = self._eye(self.size), int(self.operator.shape[-1])
         if self.products is not None:
             multiply, length = self.products, self.size
@@ -212,6 +212,6 @@ class Subspaces:
         return xp.concat([multiply(eye[:, i : min(i + step, self.size)]) for i in starts], axis=-1)
 
     def _eye(self, rows: int, columns: int | None = None) -> Array:
-        reference = self.operator._reference
+        reference = self.operator.reference
         xp = api.array_namespace(reference)
         return xp.eye(rows, columns, dtype=reference.dtype, device=api.device(reference))

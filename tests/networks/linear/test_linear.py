@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import array_api_strict
 import numpy as np
 import pytest
 import torch
@@ -460,3 +461,19 @@ def test_a_long_batch_agrees_with_its_members(which):
         assert float(found.eigenvalues[i, 0]) == pytest.approx(float(best), rel=1e-7)
         z = found.eigenvectors[i]
         assert np.linalg.norm(H @ z - found.eigenvalues[i] * z) < 1e-6
+
+
+@pytest.mark.parametrize("dims", [(3, 7, 2), (3, 4, 4, 2)])
+def test_every_route_keeps_to_the_array_standard(dims):
+    case = random_case(dims, seed=41)
+    arrays = [array_api_strict.asarray(a) for a in (*case.weights, case.x, case.y)]
+    H = hs.DeepLinear(arrays[:-2]).hessian(*arrays[-2:])
+    parts = (H, case.hessian), (H.ggn, case.ggn), (H.functional, case.hessian - case.ggn)
+    for part, dense in parts:
+        spectrum = part.spectrum()
+        assert isinstance(spectrum.eigenvalues, type(arrays[0]))
+        values = np.linalg.eigvalsh(dense)[::-1]
+        np.testing.assert_allclose(
+            np.asarray(spectrum.eigenvalues), values, rtol=0, atol=1e-13 * case.norm
+        )
+        assert spectrum.verify(part).worst < 1e-12
