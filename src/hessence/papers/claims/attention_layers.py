@@ -69,12 +69,12 @@ class Attention:
         """Return α, β, γ and ζ of 000 section 3.3."""
         n, keys = len(self.x), len(self.w_q)
         m1, m2, m3 = self.moments()
-        delta, slope = self.w_v * m1 - self.y, self.x * m2
+        delta, first = self.w_v * m1 - self.y, self.x * m2
         alpha = float(m1 @ m1) / n
-        beta = float((self.w_v * m1 + delta) @ slope) / (n * np.sqrt(keys))
-        gamma = self.w_v * float(delta @ slope) / (n * np.sqrt(keys))
-        bend = self.w_v * float(delta @ (self.x**2 * m3))
-        zeta = (self.w_v**2 * float(slope @ slope) + bend) / (n * keys)
+        beta = float((self.w_v * m1 + delta) @ first) / (n * np.sqrt(keys))
+        gamma = self.w_v * float(delta @ first) / (n * np.sqrt(keys))
+        second = self.w_v * float(delta @ (self.x**2 * m3))
+        zeta = (self.w_v**2 * float(first @ first) + second) / (n * keys)
         return alpha, beta, gamma, zeta
 
     @property

@@ -103,9 +103,9 @@ def _other_activation() -> Verdict:
             return np.mean(residuals**2, axis=1) / 2
 
         t = float(net.w_q @ net.w_k)
-        slope = (scores * np.cos(t * scores)) @ net.x
+        first = (scores * np.cos(t * scores)) @ net.x
         delta = net.w_v * (np.sin(t * scores) @ net.x) - net.y
-        gamma = net.w_v * float(delta @ slope) / n
+        gamma = net.w_v * float(delta @ first) / n
         gaps.append(_bulk_gap(smooth_hessian(loss, net.point), gamma, keys))
     return judge(gaps, "with sin for softmax: d_K − 1 dense eigenvalues next to γ, and to −γ",
                  tolerance=1e-8)  # fmt: skip

@@ -42,9 +42,9 @@ def bias_blocks(net: Biased, *, turned: bool) -> Array:
     (v, b), w, m = net.V.T, net.w, len(net.w)
     var = float(np.mean(net.x[0] ** 2))
     residuals = net.w @ net.V @ net.x - net.y
-    slope, mean = np.mean(residuals * net.x, axis=1)
+    covariance, mean = np.mean(residuals * net.x, axis=1)
     by_v, by_b = (
-        slope * np.eye(m) + var * np.outer(v, w), mean * np.eye(m) + np.outer(b, w)
+        covariance * np.eye(m) + var * np.outer(v, w), mean * np.eye(m) + np.outer(b, w)
     )  # fmt: skip
     zeros, square = np.zeros((m, m)), np.outer(w, w)
     return np.block([

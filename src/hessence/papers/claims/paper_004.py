@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from hessence.papers.claims.aligned_layers import BULK, RANK, aligned_start, descend, largest_values
 from hessence.papers.claims.dense_hessians import gradient
-from hessence.papers.claims.linear_networks import padded_gap
+from hessence.papers.claims.linear_networks import (
+    BULK,
+    RANK,
+    aligned_start,
+    descend,
+    largest_values,
+    padded_gap,
+)
 from hessence.papers.claims.protocol import Claim, Verdict, judge
 from hessence.papers.claims.trained_networks import NetworkBatch, batched
 

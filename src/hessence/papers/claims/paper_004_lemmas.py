@@ -6,9 +6,17 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from hessence.papers.claims.aligned_layers import BULK, RANK, aligned_start, descend, largest_values
 from hessence.papers.claims.dense_hessians import Array, vector_gap
-from hessence.papers.claims.linear_networks import Linear, jacobian_of, padded_gap
+from hessence.papers.claims.linear_networks import (
+    BULK,
+    RANK,
+    Linear,
+    aligned_start,
+    descend,
+    jacobian_of,
+    largest_values,
+    padded_gap,
+)
 from hessence.papers.claims.paper_004 import others
 from hessence.papers.claims.protocol import Claim, Verdict, judge
 

@@ -120,9 +120,9 @@ class Transformer:
             else:
                 _, hidden, gate = parts
                 first, second = self.weights[place - 2 : place]
-                slope = gate * (1 + hidden * (1 - gate)) * (back @ second.T)
-                found += [_flat(hidden * gate).T @ _flat(back), before @ _flat(slope)]
-                back = back + slope @ first.T
+                inward = gate * (1 + hidden * (1 - gate)) * (back @ second.T)
+                found += [_flat(hidden * gate).T @ _flat(back), before @ _flat(inward)]
+                back = back + inward @ first.T
                 place -= 2
         chosen = np.eye(len(self.weights[0]))[self.tokens.ravel()]
         return [chosen.T @ _flat(back), back.sum(axis=0), *found[::-1]]
