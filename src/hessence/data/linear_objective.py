@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, floating, like, require_shape, to_numpy
-from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss
+from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss, one_hot
 from hessence.data.matrix_objectives import Dense, MatrixLoss, MatrixQuadratic, matrix_objective
 from hessence.data.moments import Moments, as_moments
 
@@ -46,7 +45,7 @@ def linear_objective(
     if not isinstance(loss, (str, PointwiseLoss)) and callable(loss):
         return _torch_objective(x, y, loss, shape[1], reference, scale)
     if isinstance(as_loss(loss, coupled=True), CrossEntropy):
-        y = _one_hot(y, shape[0], reference[1])
+        y = one_hot(y, 1, shape[0], reference[1])
     data = as_moments(x, y, reference)
     if data.dimensions != shape[::-1]:
         raise ValueError(
@@ -129,21 +128,6 @@ def _torch_objective(
             f"y must have one row for each of the {x.shape[0]} samples in x, got {len(y)}."
         )
     return TorchLoss(scale * x, y, loss)
-
-
-def _one_hot(y: Any, classes: int, reference: Array) -> Any:
-    """Turn class indices (n,) into rows (n, classes); anything else stays."""
-    if y is None or getattr(y, "ndim", np.ndim(y)) != 1:
-        return y
-    labels = to_numpy(y) if api.is_array_api_obj(y) else np.asarray(y)
-    if labels.size == 0:
-        raise ValueError("y is empty: give one class index for each sample.")
-    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(
-            f"y must hold class indices from 0 to {classes - 1}, or rows of {classes} "
-            "probabilities, for the cross-entropy."
-        )
-    return like(np.eye(classes)[labels], reference)
 
 
 def _numbers(y: Any) -> Any:

@@ -7,11 +7,12 @@ object with the three methods of :class:`PointwiseLoss` will do in ``net.hessian
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import array_api_compat as api
+import numpy as np
 
-from hessence._common.arrays import Array
+from hessence._common.arrays import Array, like, to_numpy
 
 
 @runtime_checkable
@@ -149,6 +150,21 @@ def as_loss(loss: str | PointwiseLoss, *, coupled: bool = False) -> PointwiseLos
     if getattr(found, "coupled", False) and not coupled:
         raise ValueError("loss must treat each output on its own here; cross-entropy does not.")
     return found
+
+
+def one_hot(y: Any, axes: int, classes: int, reference: Array) -> Any:
+    """Turn class indices of so many axes into rows (..., classes); anything else stays."""
+    if y is None or getattr(y, "ndim", np.ndim(y)) != axes:
+        return y
+    labels = np.asarray(to_numpy(y) if api.is_array_api_obj(y) else y)
+    if labels.size == 0:
+        raise ValueError("y is empty: give one class index for each sample.")
+    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(
+            f"y must hold class indices from 0 to {classes - 1}, or rows of {classes} "
+            "probabilities, for the cross-entropy."
+        )
+    return like(np.eye(classes)[labels], reference)
 
 
 def _find(loss: str | PointwiseLoss) -> PointwiseLoss:

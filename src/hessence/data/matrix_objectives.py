@@ -106,7 +106,7 @@ class MatrixQuadratic:
     def value(self, M: Array) -> Array:
         """Return the loss, as the least loss over M plus the distance from its solution."""
         xp = api.array_namespace(M)
-        best, least = self._solution
+        best, least = self.solution
         gap = M - best
         return least + xp.sum(gap * xp.matmul(gap, self.moments.xx), axis=(-2, -1)) / 2
 
@@ -125,7 +125,7 @@ class MatrixQuadratic:
         return Separable(self.moments.xx, self.moments.dimensions[1])
 
     @cached_property
-    def _solution(self) -> tuple[Array, Array]:
+    def solution(self) -> tuple[Array, Array]:
         """Return a least-squares solution and its loss."""
         xp = api.array_namespace(self.moments.xx)
         best = xp.matmul(self.moments.yx, xp.linalg.pinv(self.moments.xx))

@@ -148,14 +148,16 @@ class Trajectory(Saved, kind="trajectory"):
         return Trajectory.from_dict, (self.to_dict(),)
 
     def __repr__(self) -> str:
-        loss, sharpness = (to_numpy(a).reshape(len(self), -1) for a in (self.loss, self.sharpness))
-        batch = f" of {loss.shape[1]} networks, the first" if loss.shape[1] > 1 else ""
         last = len(self) - 1 if self.diverged is None else max(self.diverged - 1, 0)
+        told = []
+        # A sharpness that takes long to find is not found for being printed.
+        for name in ("loss", "sharpness") if "sharpness" in self.__dict__ else ("loss",):
+            values = to_numpy(getattr(self, name)).reshape(len(self), -1)
+            told.append(f"{name} {values[0, 0]:.4g} → {values[last, 0]:.4g}")
+        networks = int(np.prod(self.loss.shape[1:]))
+        batch = f" of {networks} networks, the first" if networks > 1 else ""
         end = "" if self.diverged is None else f"; diverged at step {self.diverged}"
-        return (
-            f"{len(self)} points of training{batch}: loss {loss[0, 0]:.4g} → {loss[last, 0]:.4g}, "
-            f"sharpness {sharpness[0, 0]:.4g} → {sharpness[last, 0]:.4g}{end}"
-        )
+        return f"{len(self)} points of training{batch}: {', '.join(told)}{end}"
 
     @property
     def _alive(self) -> Descent:

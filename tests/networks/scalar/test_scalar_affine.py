@@ -1,12 +1,13 @@
 """The network with biases: the papers' closed form, the narrow twin, and that they agree."""
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import hessence as hs
-from hessence.networks.scalar import affine_hessian
+from hessence.networks.scalar import affine_closed_form
 from tests.oracle import LOSSES, Case, all_vectors, assert_spectrum, exact_eigenvalues
 from tests.strategies import theorem_cases, typical
 
@@ -92,7 +93,7 @@ def test_where_it_does_not(name, loss):
 
 def both_routes(case, monkeypatch):
     closed = case.hessian_operator.spectrum()
-    monkeypatch.setattr(affine_hessian.AffineHessian, "_theorem_applies", lambda _: False)
+    monkeypatch.setattr(affine_closed_form.AffineClosedForm, "applies", lambda _: False)
     return closed, case.hessian_operator.spectrum()
 
 
@@ -170,3 +171,16 @@ def test_inputs_in_any_units_beside_the_constant(units, power, m):
     assert spectrum.method == "narrow twin"
     tolerance = 1e-13 * np.abs(exact).max()
     np.testing.assert_allclose(spectrum.eigenvalues, exact, rtol=0, atol=tolerance)
+    with mpmath.workdps(60):
+        rows = [
+            [*(w * mpmath.mpf(t)), *(w * mpmath.mpf(1)), *(units**power * v * mpmath.mpf(t) + b)]
+            for t in units * x
+        ]
+        jacobian = mpmath.matrix(rows)
+        ggn = jacobian.T * jacobian / len(x)
+        parts = [(case.hessian_operator.ggn, ggn)]
+        parts += [(case.hessian_operator.functional, case.exact_hessian - ggn)]
+        for operator, matrix in parts:
+            exact = np.asarray(exact_eigenvalues(matrix), dtype=float)
+            values = operator.spectrum().eigenvalues
+            np.testing.assert_allclose(values, exact, rtol=0, atol=1e-13 * np.abs(exact).max())

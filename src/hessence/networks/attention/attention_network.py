@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, floating, like, require_shape, to_numpy
-from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss
+from hessence._common.arrays import Array, floating, require_shape, to_numpy
+from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss, one_hot
 from hessence.networks.network import Network
 
 
@@ -120,18 +120,9 @@ class AttentionNetwork(Network):
         if y is None:
             raise ValueError("y is missing: give the targets.")
         if isinstance(pointwise, CrossEntropy):
-            y = self._one_hot(y, tuple(np.shape(x)))
+            (classes,) = self._sizes[1]
+            y = one_hot(y, len(np.shape(x)) - 1, classes, self._reference[1])
         return self._sequences(x, y, mask), pointwise
-
-    def _one_hot(self, y: Any, shape: tuple[int, ...]) -> Any:
-        labels = np.asarray(to_numpy(y) if hasattr(y, "shape") else y)
-        if labels.dtype.kind not in "iu":
-            return y
-        require_shape("y", labels, shape[:-1], batch=False)
-        (classes,) = self._sizes[1]
-        if labels.min(initial=0) < 0 or labels.max(initial=0) >= classes:
-            raise ValueError(f"y must hold class indices from 0 to {classes - 1}.")
-        return like(np.eye(classes)[labels], self._reference[1])
 
     def _sequences(self, x: Any, y: Any = None, mask: Any = None) -> Sequences:
         token, target = self._sizes

@@ -59,7 +59,7 @@ class ModeDescent(Descent):
 
     def measure(self, states: Iterable[Moving]) -> dict[str, Numbers]:
         """Return loss and trace at each state."""
-        least = float(to_numpy(self._objective._solution[1]))
+        least = float(to_numpy(self._objective.solution[1]))
         rows = [(least + self._excess(s), self._trace(s)) for (s,), _ in states]
         losses, traces = np.asarray(rows).T
         return {"loss": losses, "trace": traces}
