@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import attention, exact_models, linear, memory, scalar, torch_models
+from benchmarks import attention, exact_models, kernels, linear, memory, scalar, torch_models
 from benchmarks.timing import print_table
 
 ALL = {
@@ -12,6 +12,7 @@ ALL = {
     "exact_models": exact_models,
     "torch_models": torch_models,
     "memory": memory,
+    "kernels": kernels,
 }
 
 if __name__ == "__main__":
