@@ -1,4 +1,4 @@
-"""``hs.layer_spectra``: the diagonal blocks of a Hessian, layer by layer."""
+"""``hs.layer_spectra``: the Hessian restricted to the parameters of each layer."""
 
 from __future__ import annotations
 
@@ -18,38 +18,41 @@ Groups = Literal["layer", "parameter"]
 Of = Literal["hessian", "ggn"]
 
 ROOT = "(model)"
-"""What the block of parameters is called that belong to the model itself, not to a layer in it."""
+"""What the group of parameters is called that belong to the model itself, not to a layer in it."""
 
 SHOWN = 4
-"""How many eigenvalues of a block are printed."""
+"""How many eigenvalues of a group are printed."""
 
 
 class LayerSpectra(dict[str, Eigenpairs], Saved, kind="layer-spectra"):
-    """The eigenvalues of diagonal blocks, by the blocks' names: a dictionary that can be drawn."""
+    """Eigenvalues of restrictions to groups of parameters, by the groups' names.
+
+    A dictionary that prints as a table and can be drawn.
+    """
 
     @property
     def products(self) -> int:
-        """How many products all blocks took together."""
+        """How many products all groups took together."""
         return sum(pairs.products for pairs in self.values())
 
     @property
     def converged(self) -> bool:
-        """Whether every eigenvalue of every block is resolved."""
+        """Whether every eigenvalue of every group is resolved."""
         return all(pairs.converged for pairs in self.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as data that JSON can hold, exactly."""
-        blocks = {name: pairs.to_dict() for name, pairs in self.items()}
-        return {"format": self.format, "blocks": blocks}
+        groups = {name: pairs.to_dict() for name, pairs in self.items()}
+        return {"format": self.format, "groups": groups}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> LayerSpectra:
         """Rebuild the result from ``to_dict``, with NumPy arrays."""
         require_format(data, cls)
-        return cls({name: Eigenpairs.from_dict(pairs) for name, pairs in data["blocks"].items()})
+        return cls({name: Eigenpairs.from_dict(pairs) for name, pairs in data["groups"].items()})
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the eigenvalues of each block, on a logarithmic scale if all of them are positive.
+        """Draw the eigenvalues of each group, on a logarithmic scale if all of them are positive.
 
         See ``hessence.plotting.spectra``.
         """
@@ -58,18 +61,18 @@ class LayerSpectra(dict[str, Eigenpairs], Saved, kind="layer-spectra"):
         return draw_layers(self, ax)
 
     def __repr__(self) -> str:
-        rows = [("block", "parameters", "eigenvalues", "error")]
+        rows = [("group", "parameters", "eigenvalues", "error")]
         rows += [_row(name, pairs) for name, pairs in self.items()]
         name, parameters, values, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
         lines = [f"  {a:<{name}}  {b:>{parameters}}  {c:<{values}}  {d}" for a, b, c, d in rows]
         plural = "s" * (len(self) != 1)
-        head = f"{len(self)} diagonal block{plural}, {self.products} products"
+        head = f"{len(self)} group{plural} of parameters, {self.products} products"
         open_ends = [f"  ! {name}: {p.message}" for name, p in self.items() if not p.converged]
         return "\n".join([head, *lines, *open_ends])
 
 
 def _row(name: str, pairs: Eigenpairs) -> tuple[str, str, str, str]:
-    """Return what is printed of a block; what is not resolved is marked."""
+    """Return what is printed of a group; what is not resolved is marked."""
     values = [f"{value:.4g}" for value in to_numpy(pairs.eigenvalues)]
     if len(values) > SHOWN:
         values = [*values[: SHOWN - 1], "…", values[-1]]
@@ -95,19 +98,19 @@ def layer_spectra(
     closure: bool | None = None,
     copy: bool = True,
 ) -> LayerSpectra:
-    """Return k eigenvalues of the diagonal block of each layer, from one set of graphs.
+    """Return k eigenvalues of the Hessian restricted to each layer, from one set of graphs.
 
     Parameters
     ----------
     model, data, loss, params, eval_mode, memory, reduction, closure, copy
         See ``hs.hessian``.
     k : int
-        How many eigenvalues of each block, or all if it has fewer.
+        How many eigenvalues of each group, or all if it has fewer.
     groups : {"layer", "parameter"} or dict
-        What makes a block: all parameters of one module, each tensor on its own, or names with the
+        What makes a group: all parameters of one module, each tensor on its own, or names with the
         patterns of their parameters, such as ``{"attention": "blocks.*.attn"}``.
     of : {"hessian", "ggn"}
-        Whose blocks.
+        Which matrix is restricted.
     which, tol, rng
         See ``hs.eigenpairs``.
 
@@ -127,8 +130,8 @@ def layer_spectra(
     >>> {name: len(pairs) for name, pairs in layers.items()}
     {'0': 2, '2': 2}
     >>> layers
-    2 diagonal blocks, ... products
-      block  parameters  eigenvalues...
+    2 groups of parameters, ... products
+      group  parameters  eigenvalues...
       0              32  ...
       2               9  ...
     """
@@ -142,16 +145,17 @@ def layer_spectra(
     whole = make(
         model, data, loss, params, reduction, eval_mode, memory, closure=closure, copy=copy
     )
-    grouped = _groups(whole.parameters.names, groups)
-    try:
-        blocks = {name: whole.restrict(patterns) for name, patterns in grouped.items()}
-    except ValueError as error:  # from patterns that match nothing
-        raise ValueError(str(error).replace("params", "groups", 1)) from error
+    names = whole.parameters.names
+    chosen = {
+        group: [names[i] for i in whole.parameters.indices(patterns, "groups")]
+        for group, patterns in _groups(names, groups).items()
+    }
     whole.require_sound()
     spectra = LayerSpectra()
-    for name, block in blocks.items():
-        count = min(k, block.shape[0])
-        spectra[name] = eigenpairs(block, k=count, which=which, tol=tol, rng=rng)
+    for group, members in chosen.items():
+        part = whole.restrict(members)
+        count = min(k, part.shape[0])
+        spectra[group] = eigenpairs(part, k=count, which=which, tol=tol, rng=rng)
     return spectra
 
 
@@ -160,7 +164,7 @@ def _groups(
 ) -> dict[str, str | Sequence[str]]:
     if isinstance(groups, Mapping):
         if not groups:
-            raise ValueError("groups must have at least one block, got none.")
+            raise ValueError("groups must have at least one entry, got none.")
         return dict(groups)
     if groups == "parameter":
         return {name: [name] for name in names}

@@ -99,12 +99,15 @@ class Parameters:
             self.outside,
         )
 
-    def indices(self, patterns: str | Sequence[str]) -> list[int]:
-        """Return which of the tensors have a name that one of the patterns matches."""
-        listed = _listed(patterns)
-        if not all(isinstance(item, str) for item in listed):
-            raise TypeError("params must be name patterns, got a tensor.")
-        wanted = _matched(self.names, self.aliases, listed)
+    def indices(self, patterns: str | Sequence[str], argument: str = "params") -> list[int]:
+        """Return which of the tensors have a name that one of the patterns matches.
+
+        What is wrong with the patterns is told of the argument that they come from.
+        """
+        listed = [patterns] if isinstance(patterns, str) else list(patterns)
+        if not listed or not all(isinstance(item, str) for item in listed):
+            raise TypeError(f"{argument} must be name patterns, at least one, got {patterns!r}.")
+        wanted = _matched(self.names, self.aliases, listed, argument)
         return [i for i, name in enumerate(self.names) if name in wanted]
 
     def split(self, flat: Tensor) -> tuple[Tensor, ...]:
@@ -121,7 +124,7 @@ class Parameters:
         return torch.cat([t.reshape((*t.shape[:lead], -1)) for t in tensors], dim=-1)
 
 
-def matching(names: Sequence[str], pattern: str) -> list[str]:
+def matching(names: Sequence[str], pattern: str, argument: str = "params") -> list[str]:
     """Return the names that a pattern matches, whole or up to a dot.
 
     Examples
@@ -137,7 +140,8 @@ def matching(names: Sequence[str], pattern: str) -> list[str]:
     if not found:
         close = difflib.get_close_matches(pattern, _patterns(names), n=3, cutoff=0.0)
         raise ValueError(
-            f"params: no parameter matches {pattern!r}; there are {', '.join(close)} and others."
+            f"{argument}: no parameter matches {pattern!r}; there are {', '.join(close)} and "
+            "others."
         )
     return found
 
@@ -177,10 +181,15 @@ def _opened(params: Any, own: Mapping[int, str]) -> Any:
     return inner
 
 
-def _matched(names: Sequence[str], aliases: Mapping[str, str], patterns: Sequence[str]) -> set[str]:
+def _matched(
+    names: Sequence[str],
+    aliases: Mapping[str, str],
+    patterns: Sequence[str],
+    argument: str = "params",
+) -> set[str]:
     """Return the names that patterns match, by any name of the same tensor."""
     known = [*names, *(alias for alias, name in aliases.items() if name in names)]
-    found = {name for pattern in patterns for name in matching(known, pattern)}
+    found = {name for pattern in patterns for name in matching(known, pattern, argument)}
     return {aliases.get(name, name) for name in found}
 
 
