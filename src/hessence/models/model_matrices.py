@@ -51,9 +51,9 @@ class ModelHessian(ModelOperator):
             self.ggn.release()
 
     @property
-    def functional(self) -> ModelFunctional:
+    def functional(self) -> Operator:
         """The functional part, H without its Gauss–Newton part; a product takes one of each."""
-        return ModelFunctional(self)
+        return self - self.ggn
 
 
 class ModelGgn(ModelOperator):
@@ -71,25 +71,6 @@ class ModelGgn(ModelOperator):
         if not here.requires_grad:
             return [torch.zeros_like(leaf) for leaf in own]
         return list(torch.autograd.grad(here, own, bent, materialize_grads=True))
-
-
-class ModelFunctional(Operator):
-    """The functional part of a model's Hessian: the model's own curvature, times the slopes."""
-
-    def __init__(self, whole: ModelHessian) -> None:
-        self._whole = whole
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(p, p), p the number of parameters."""
-        return self._whole.shape
-
-    @property
-    def _reference(self) -> Tensor:
-        return self._whole._reference
-
-    def _apply(self, columns: Tensor) -> Tensor:
-        return self._whole._apply(columns) - self._whole.ggn._apply(columns)
 
 
 def hessian(
