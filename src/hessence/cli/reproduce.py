@@ -49,22 +49,19 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "reproduce", help="run the papers' experiments, draw their figures"
     )
-    parser.add_argument("ids", nargs="*", metavar="ID", help="experiments, or files that hold one")
-    parser.add_argument("--list", action="store_true", help="show what there is")
-    parser.add_argument("--all", action="store_true", help="run everything there is")
-    parser.add_argument(
-        "--preset", default="quick", metavar="NAME", help="quick (default) or paper"
-    )
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", dest="changes",
-                        help="change a setting; ID.FIELD=VALUE for one of several")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (0)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worker processes (1)")
-    parser.add_argument(
-        "--cluster", metavar="WHERE", help="Dask: local:N, or a scheduler's address"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (out)"
-    )
+    # fmt: off
+    option = parser.add_argument
+    option("ids", nargs="*", metavar="ID", help="experiments, or files that hold one")
+    option("--list", action="store_true", help="show what there is")
+    option("--all", action="store_true", help="run everything there is")
+    option("--preset", default="quick", metavar="NAME", help="quick (default) or paper")
+    option("--set", action="append", default=[], metavar="FIELD=VALUE", dest="changes",
+           help="change a setting; ID.FIELD=VALUE for one of several")
+    option("--seed", type=int, default=0, help="seed of all random numbers (0)")
+    option("--jobs", type=int, default=1, metavar="N", help="worker processes (1)")
+    option("--cluster", metavar="WHERE", help="Dask: local:N, or a scheduler's address")
+    option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (out)")
+    # fmt: on
     parser.set_defaults(run=run)
 
 

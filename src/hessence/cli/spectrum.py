@@ -34,43 +34,30 @@ def add(commands: Any) -> None:
         help="find the Hessian spectrum of a PyTorch model",
         description="Prints the eigenvalues and writes spectrum.json and spectrum.png.",
     )
-    parser.add_argument(
-        "target",
-        metavar="SCRIPT.py:FUNCTION",
-        help="a function without arguments that returns model, data and loss",
-    )
-    parser.add_argument(
-        "-k",
-        type=_count,
-        default=10,
-        metavar="K",
-        help="how many eigenvalues to estimate where none are exact, or 'all' (10)",
-    )
-    parser.add_argument("--method", choices=("exact", "estimate"), help="insist on one of the two")
-    parser.add_argument("--which", default="LA", choices=("LA", "SA", "LM", "BE"),
-                        help="largest, smallest, largest in magnitude, or both ends")  # fmt: skip
-    parser.add_argument("--tol", type=float, default=1e-6, help="relative residual (1e-6)")
-    parser.add_argument("--params", help='only these parameters, such as "blocks.*.attn.*"')
-    parser.add_argument("--reduction", choices=("mean", "sum"),
-                        help="what a loss of one's own returns for a batch")  # fmt: skip
-    parser.add_argument(
-        "--closure", action="store_true", help="the loss is a function of (model, batch)"
-    )
-    parser.add_argument("--eval-mode", action="store_true", help="run the model in evaluation mode")
-    parser.add_argument(
-        "--memory",
-        type=float,
-        metavar="GB",
-        help="memory for data, graphs, and the vectors of trace and density",
-    )
-    parser.add_argument("--probes", type=int, default=16, help="random vectors of the density (16)")
-    parser.add_argument("--steps", type=int, default=64, help="products for each of them (64)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random vectors (0)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (out)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    # fmt: off
+    option = parser.add_argument
+    option("target", metavar="SCRIPT.py:FUNCTION",
+           help="a function without arguments that returns model, data and loss")
+    option("-k", type=_count, default=10, metavar="K",
+           help="how many eigenvalues to estimate where none are exact, or 'all' (10)")
+    option("--method", choices=("exact", "estimate"), help="insist on one of the two")
+    option("--which", default="LA", choices=("LA", "SA", "LM", "BE"),
+           help="largest, smallest, largest in magnitude, or both ends")
+    option("--tol", type=float, default=1e-6, help="relative residual (1e-6)")
+    option("--params", help='only these parameters, such as "blocks.*.attn.*"')
+    option("--reduction", choices=("mean", "sum"),
+           help="what a loss of one's own returns for a batch")
+    option("--closure", action="store_true", help="the loss is a function of (model, batch)")
+    option("--eval-mode", action="store_true", help="run the model in evaluation mode")
+    option("--memory", type=float, metavar="GB",
+           help="memory for data, graphs, and the vectors of trace and density")
+    option("--probes", type=int, default=16, help="random vectors of the density (16)")
+    option("--steps", type=int, default=64, help="products for each of them (64)")
+    option("--seed", type=int, default=0, help="seed of all random vectors (0)")
+    option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (out)")
+    option("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=run)
+    # fmt: on
 
 
 def run(options: argparse.Namespace) -> int:
