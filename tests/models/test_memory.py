@@ -193,6 +193,26 @@ def test_graphs_that_are_let_go(batches):
     assert H.kept_graphs == len(data)
 
 
+def test_graphs_of_an_earlier_state_are_let_go(batches):
+    """By whichever operators share the copy that has loaded another state."""
+    chain, data = batches
+    for model in (chain, nn.Sequential(*chain, nn.LayerNorm(2)).double()):
+        H = hs.hessian(model, data, nn.MSELoss())
+        part, v = H.restrict("2"), numbers(H.shape[0])
+        shared = [H, H.ggn, part, part.ggn]
+        for operator in shared:
+            operator @ v[: operator.shape[0]]
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter *= 1.1
+        H.load(model)
+        fresh = hs.hessian(model, data, nn.MSELoss())
+        news = [fresh, fresh.ggn, fresh.restrict("2"), fresh.restrict("2").ggn]
+        for operator, new in zip(shared, news, strict=True):
+            w = v[: operator.shape[0]]
+            assert_same(operator @ w, new @ w)
+
+
 @pytest.mark.parametrize("memory", [0, 2_000, 3_500, 1e9])
 @pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
 def test_loaders_that_do_not_fit(batches, operator, memory):

@@ -56,6 +56,8 @@ class ModelCopy:
         The chosen parameters of the copy, and chosen tensors from elsewhere.
     owned : bool
         Whether this is a copy, and not the user's model.
+    version : int
+        How many states it has loaded. Graphs of an earlier one are of no use.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class ModelCopy:
         require_deterministic(live, eval_mode=eval_mode)
         selected = Parameters.select(live, params)
         self._eval_mode, self.owned = eval_mode, copy
+        self.version = 0
         self._memo: dict[int, Any] = {id(t): t for t in selected.foreign}
         # A tensor can be looked for by identity, but not be an element of a set.
         self._live = [(name, weakref.ref(p)) for name, p in live.named_parameters()]
@@ -244,6 +247,7 @@ class ModelCopy:
         Parameters, buffers, modes, and numbers and texts that layers hold are taken over. Graphs
         made before are of no use then.
         """
+        self.version += 1
         if not self.owned:
             return
         live = unwrap(model)

@@ -323,7 +323,12 @@ class Setting:
             size = partial(chain.bytes, self.copy)
             build = partial(FeedForwardTerm, chain, self.copy, criterion, functional=functional)
         return TermStore(
-            build, self.batches, separable=self.separable, memory=self.memory, size=size
+            build,
+            self.batches,
+            self.copy,
+            separable=self.separable,
+            memory=self.memory,
+            size=size,
         )
 
     @cached_property

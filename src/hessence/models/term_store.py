@@ -13,6 +13,7 @@ from torch import Tensor
 from hessence.models.batch_parts import byte_count
 from hessence.models.batches import Batches, is_sample_pair, merged
 from hessence.models.graph_memory import PROBES, chunk_size
+from hessence.models.model_copy import ModelCopy
 from hessence.models.parameters import Parameters
 from hessence.models.terms import Term
 
@@ -37,6 +38,8 @@ class TermStore:
         Makes the term of a batch.
     batches : Batches
         The data.
+    copy : ModelCopy
+        The model. When it has loaded another state, graphs that were kept are let go.
     separable : bool
         Whether batches may be merged and cut.
     memory : float
@@ -49,13 +52,14 @@ class TermStore:
         self,
         build: Callable[[Any], Term],
         batches: Batches,
+        copy: ModelCopy,
         *,
         separable: bool,
         memory: float,
         size: Callable[[Any], float],
     ) -> None:
         self._build, self._batches, self._memory, self._size = build, batches, memory, size
-        self._separable = separable
+        self._separable, self._copy, self._version = separable, copy, copy.version
         self._one_by_one = False
         self._kept: dict[int, Term] = {}
         self._held = 0.0
@@ -65,6 +69,7 @@ class TermStore:
         self.count: float | None = None
 
     def __iter__(self) -> Iterator[Term]:
+        self._let_go_of_stale()
         count = 0.0
         for index, chunk in enumerate(self.chunks()):
             term = self._kept.get(index)
@@ -129,6 +134,7 @@ class TermStore:
 
     def first(self) -> tuple[Term, Any]:
         """Return the term of the first chunk, and its data."""
+        self._let_go_of_stale()
         chunk = next(iter(self.chunks()))
         return (self._kept[0] if 0 in self._kept else self._build(chunk)), chunk
 
@@ -164,6 +170,11 @@ class TermStore:
         """Let go of all graphs; they are built again when needed."""
         self._kept.clear()
         self._held = 0.0
+
+    def _let_go_of_stale(self) -> None:
+        if self._version != self._copy.version:
+            self.release()
+            self._version = self._copy.version
 
     def _measure(self) -> tuple[int, float]:
         """Return the number of samples in a chunk, and how many bytes each takes in a graph."""
