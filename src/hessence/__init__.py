@@ -42,11 +42,11 @@ from hessence.networks.scalar.scalar_linear import ScalarLinear
 from hessence.networks.scalar.scalar_relu import KinkWarning, ScalarReLU
 from hessence.networks.twin import NarrowTwin, narrow_twin
 from hessence.spectra.certificate import Certificate
-from hessence.spectra.eigenspace import Eigenspace
 from hessence.spectra.estimate import Estimate
 from hessence.spectra.operators import Operator
 from hessence.spectra.result import Inertia, UnknownLabelError
 from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import Eigenspace
 
 if TYPE_CHECKING:
     from hessence.models.checks import Check as Check

@@ -11,7 +11,7 @@ import numpy as np
 from hessence._common.arguments import generator
 from hessence._common.arrays import Array, like, to_numpy
 from hessence._common.saving import Saved
-from hessence.spectra.eigenspace import Eigenspace
+from hessence.spectra.subspaces import Eigenspace
 
 MOST_SPACES = 64
 MOST_COLUMNS = 2048

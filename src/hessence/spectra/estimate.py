@@ -16,9 +16,8 @@ from hessence.krylov.density_result import Density
 from hessence.krylov.outcome import Outcome
 from hessence.krylov.request import require_top
 from hessence.spectra.certificate import Certificate
-from hessence.spectra.eigenspace import Eigenspace
 from hessence.spectra.result import SpectralResult, UnknownLabelError
-from hessence.spectra.subspaces import Subspaces
+from hessence.spectra.subspaces import Eigenspace, Subspaces
 
 LABEL = "estimate"
 """What the eigenspaces of an estimate are called, as no theorem names them."""

@@ -12,7 +12,7 @@ import numpy as np
 from hessence._common.arrays import Array, epsilon, to_numpy
 from hessence._common.saving import Saved
 from hessence._common.summation import compensated_sum
-from hessence.spectra.eigenspace import Eigenspace
+from hessence.spectra.subspaces import Eigenspace
 
 ROUNDING = 100
 """What rounding may do to an eigenvalue, in ε · ‖H‖."""

@@ -16,9 +16,8 @@ from hessence._common.summation import compensated_sum
 from hessence.krylov.density_result import Density, known_density
 from hessence.krylov.outcome import Outcome
 from hessence.spectra.certificate import Certificate, certify
-from hessence.spectra.eigenspace import Eigenspace
 from hessence.spectra.result import ROUNDING, SpectralResult, largest_magnitude
-from hessence.spectra.subspaces import Subspaces
+from hessence.spectra.subspaces import Eigenspace, Subspaces
 
 
 class Spectrum(SpectralResult, kind="spectrum"):
