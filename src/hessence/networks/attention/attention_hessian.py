@@ -46,6 +46,29 @@ class Scalars:
         )
 
 
+@dataclass(frozen=True)
+class AttentionBounds:
+    """The paper's bounds on the spectrum, with its ξ corrected (squared norms in the trace).
+
+    Attributes
+    ----------
+    xi : array
+        ξ = ⅔ √(3[(β² − αζ) N + 2γζκ + γ²] + tr²), N = ‖w_Q‖² + ‖w_K‖², κ = ⟨w_Q, w_K⟩.
+    outliers : tuple of array
+        The interval tr/3 ± ξ that holds the three outliers.
+    sharpness : tuple of array
+        Lower and upper bound of the largest eigenvalue, tr/3 + ξ/2 and tr/3 + ξ.
+    condition_number : array
+        A lower bound of the condition number, (tr/3 + ξ/2)/abs(γ); NaN where there is no bulk (d_K
+        = 1) or it vanishes (γ = 0).
+    """
+
+    xi: Array
+    outliers: tuple[Array, Array]
+    sharpness: tuple[Array, Array]
+    condition_number: Array
+
+
 def outlier_block(s: Scalars, g: Gram) -> Array:
     """Return the 3 × 3 block of w_V and the directions of w_Q ± w_K, (..., 3, 3)."""
     xp = api.array_namespace(g.inner)
@@ -136,6 +159,26 @@ class AttentionHessian(Hessian):
         m = int(self.w_q.shape[-1])
         swap = s.gamma * (2 * m * s.gamma + 4 * s.zeta * g.inner)
         return s.alpha**2 + 2 * s.beta**2 * g.norm + swap + (s.zeta * g.norm) ** 2
+
+    def bounds(self) -> AttentionBounds:
+        """Return the paper's bounds on outliers, sharpness and condition number."""
+        xp = api.array_namespace(self.w_q)
+        s, g, trace = self.scalars, self.numbers, self.trace()
+        inside = (s.beta**2 - s.alpha * s.zeta) * g.norm + 2 * s.gamma * s.zeta * g.inner
+        square = 3 * (inside + s.gamma**2) + trace**2
+        # A sum of squared differences of eigenvalues, so negative by rounding only.
+        xi = 2 * root(xp.where(square > 0, square, 0 * square)) / 3
+        third = trace / 3
+        size = xp.abs(s.gamma)
+        no_bulk = xp.logical_or(size == 0, 0 * size + int(self.w_q.shape[-1]) < 2)
+        ratio = (third + xi / 2) / xp.where(no_bulk, size + 1, size)
+        missing = float("nan") + 0 * ratio
+        return AttentionBounds(
+            xi,
+            (third - xi, third + xi),
+            (third + xi / 2, third + xi),
+            xp.where(no_bulk, missing, ratio)[()],
+        )
 
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""

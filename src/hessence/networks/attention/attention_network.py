@@ -13,6 +13,7 @@ import numpy as np
 from hessence._common.arrays import Array, floating, require_shape, to_numpy
 from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss, one_hot
 from hessence.networks.network import Network
+from hessence.spectra.operators import Hessian
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,10 @@ class AttentionNetwork(Network):
     def _predict(self, batch: Sequences) -> Array:
         """Return the predictions, (..., B, n, ...)."""
 
+    @abstractmethod
+    def _hessian_of(self, batch: Sequences, loss: PointwiseLoss) -> Hessian:
+        """Return the Hessian."""
+
     @property
     @abstractmethod
     def _sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -112,6 +117,25 @@ class AttentionNetwork(Network):
         for _ in self.token:
             costs = api.array_namespace(costs).sum(costs, axis=-1)
         return batch.average(costs)
+
+    def hessian(
+        self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse", *, mask: Array = None
+    ) -> Hessian:
+        """Return the Hessian of the loss as an operator.
+
+        Parameters
+        ----------
+        x : array
+            A sequence of tokens, (n,) or (n, d), or a batch of them.
+        y : array
+            Targets; class indices for each token will do for the cross-entropy.
+        loss : str or object
+            ``"mse"``, or what :mod:`hessence.data.losses` describes.
+        mask : array of bool, (n,) or (sequences, n), optional
+            True for the tokens that exist, where sequences differ in length: the others are not
+            attended to and have no loss, and a sequence is averaged over its own length.
+        """
+        return self._hessian_of(*self._with_targets(x, y, loss, mask))
 
     def _with_targets(
         self, x: Any, y: Any, loss: str | PointwiseLoss, mask: Any

@@ -91,25 +91,6 @@ class MatrixAttention(AttentionNetwork):
         )
         return xp.concat([xp.reshape(part, (-1,)) for part in parts])
 
-    def hessian(
-        self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse", *, mask: Array = None
-    ) -> MatrixAttentionHessian:
-        """Return the Hessian of the loss as an operator.
-
-        Parameters
-        ----------
-        x : array (batch, n, d) or (n, d)
-            Sequences of tokens.
-        y : array (batch, n, d_V) or (n, d_V)
-            Targets; class indices (batch, n) will do for the cross-entropy.
-        loss : str or object
-            ``"mse"``, ``"cross-entropy"``, or what :mod:`hessence.data.losses` describes.
-        mask : array of bool (batch, n) or (n,), optional
-            True for the tokens that exist, as for :class:`SelfAttention`.
-        """
-        moments = self._moments(*self._with_targets(x, y, loss, mask))
-        return MatrixAttentionHessian(self.W_v, self.W_q, self.W_k, moments)
-
     def __repr__(self) -> str:
         (d, keys), outputs = map(int, self.W_q.shape), int(self.W_v.shape[1])
         sink = ["with a sink"] if self.sink else []
@@ -133,6 +114,10 @@ class MatrixAttention(AttentionNetwork):
     def _predict(self, batch: Sequences) -> Array:
         xp = api.array_namespace(batch.x)
         return xp.matmul(xp.matmul(self._attention(batch), batch.x), self.W_v)
+
+    def _hessian_of(self, batch: Sequences, loss: PointwiseLoss) -> MatrixAttentionHessian:
+        moments = self._moments(batch, loss)
+        return MatrixAttentionHessian(self.W_v, self.W_q, self.W_k, moments)
 
     def _moments(self, batch: Sequences, loss: PointwiseLoss) -> TokenMoments:
         """Return what the Hessian needs of each of the T tokens."""

@@ -12,7 +12,7 @@ import array_api_compat as api
 from hessence._common.arrays import Array, floating, require_same_shape, require_shape
 from hessence.data.losses import PointwiseLoss
 from hessence.networks.attention.activations import Softmax, as_activation
-from hessence.networks.attention.attention_hessian import AttentionHessian, Scalars
+from hessence.networks.attention.attention_hessian import AttentionBounds, AttentionHessian, Scalars
 from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
 from hessence.networks.attention.descent import AttentionDescent
 from hessence.networks.scalar.gram import Gram, gram
@@ -41,29 +41,6 @@ class AttentionStatistics:
     m1: Array | None
     m2: Array | None
     m3: Array | None
-
-
-@dataclass(frozen=True)
-class AttentionBounds:
-    """The paper's bounds on the spectrum, with its ξ corrected (squared norms in the trace).
-
-    Attributes
-    ----------
-    xi : array
-        ξ = ⅔ √(3[(β² − αζ) N + 2γζκ + γ²] + tr²), N = ‖w_Q‖² + ‖w_K‖², κ = ⟨w_Q, w_K⟩.
-    outliers : tuple of array
-        The interval tr/3 ± ξ that holds the three outliers.
-    sharpness : tuple of array
-        Lower and upper bound of the largest eigenvalue, tr/3 + ξ/2 and tr/3 + ξ.
-    condition_number : array
-        A lower bound of the condition number, (tr/3 + ξ/2)/abs(γ); NaN where there is no bulk (d_K
-        = 1) or it vanishes (γ = 0).
-    """
-
-    xi: Array
-    outliers: tuple[Array, Array]
-    sharpness: tuple[Array, Array]
-    condition_number: Array
 
 
 class SelfAttention(AttentionNetwork):
@@ -183,23 +160,6 @@ class SelfAttention(AttentionNetwork):
         on_value, on_scores = (a[..., None] for a in self._gradient_at(batch, pointwise))
         return xp.concat([on_value, on_scores * self.w_k, on_scores * self.w_q], axis=-1)
 
-    def hessian(
-        self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse", *, mask: Array = None
-    ) -> AttentionHessian:
-        """Return the Hessian of the loss as an operator.
-
-        Parameters
-        ----------
-        x, y : array (n,) or (sequences, n)
-            Tokens and targets.
-        loss : str or object
-            ``"mse"``, or what :mod:`hessence.data.losses` describes.
-        mask : array of bool, shaped like x, optional
-            True for the tokens that exist, where sequences differ in length: the others are not
-            attended to and have no loss, and a sequence is averaged over its own length.
-        """
-        return self._hessian_of(*self._with_targets(x, y, loss, mask))
-
     def descent(
         self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse", *, mask: Array = None
     ) -> AttentionDescent:
@@ -227,24 +187,7 @@ class SelfAttention(AttentionNetwork):
 
     def bounds(self, x: Array, y: Array, *, mask: Array = None) -> AttentionBounds:
         """Return the paper's bounds on outliers, sharpness and condition number."""
-        H = self.hessian(x, y, mask=mask)
-        xp = api.array_namespace(self.w_q)
-        s, g, trace = H.scalars, H.numbers, H.trace()
-        inside = (s.beta**2 - s.alpha * s.zeta) * g.norm + 2 * s.gamma * s.zeta * g.inner
-        root = 3 * (inside + s.gamma**2) + trace**2
-        # A sum of squared differences of eigenvalues, so negative by rounding only.
-        xi = 2 * xp.sqrt(xp.where(root > 0, root, 0 * root)) / 3
-        third = trace / 3
-        size = xp.abs(s.gamma)
-        no_bulk = xp.logical_or(size == 0, 0 * size + int(self.w_q.shape[-1]) < 2)
-        ratio = (third + xi / 2) / xp.where(no_bulk, size + 1, size)
-        missing = float("nan") + 0 * ratio
-        return AttentionBounds(
-            xi,
-            (third - xi, third + xi),
-            (third + xi / 2, third + xi),
-            xp.where(no_bulk, missing, ratio)[()],
-        )
+        return self._hessian_of(*self._with_targets(x, y, "mse", mask)).bounds()
 
     def __repr__(self) -> str:
         sink = [] if self.sink is None else ["with a sink"]
