@@ -27,9 +27,9 @@ def test_everything_listed_is_there_and_ours():
 
 
 RECEIVED = """
-    Anatomy CellwiseAnatomy Certificate Check CheckWarning ConvergenceWarning Density Eigenpairs
-    Eigenspace Estimate History Inertia KinkWarning LayerSpectra Measurement NarrowTwin Operator
-    Outcome Spectrum Trace Trajectory
+    Anatomy AttentionBounds AttentionStatistics CellwiseAnatomy Certificate Check CheckWarning
+    ConvergenceWarning Density Eigenpairs Eigenspace Estimate History Inertia KinkWarning
+    LayerSpectra LinearBounds Measurement NarrowTwin Operator Outcome Spectrum Trace Trajectory
 """
 
 

@@ -28,9 +28,11 @@ from hessence.krylov.eigenpairs_result import ConvergenceWarning, Eigenpairs
 from hessence.krylov.outcome import Outcome
 from hessence.krylov.trace import Trace, trace
 from hessence.networks.attention import activations
+from hessence.networks.attention.attention_hessian import AttentionBounds
 from hessence.networks.attention.matrix_attention import MatrixAttention
-from hessence.networks.attention.self_attention import SelfAttention
+from hessence.networks.attention.self_attention import AttentionStatistics, SelfAttention
 from hessence.networks.linear import init
+from hessence.networks.linear.bounds import LinearBounds
 from hessence.networks.linear.deep_linear import DeepLinear
 from hessence.networks.linear.residual_linear import ResidualLinear
 from hessence.networks.linear.solutions import solution_spectrum
@@ -64,6 +66,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Anatomy",
+    "AttentionBounds",
+    "AttentionStatistics",
     "CellwiseAnatomy",
     "Certificate",
     "ConvergenceWarning",
@@ -76,6 +80,7 @@ __all__ = [
     "Estimate",
     "Inertia",
     "KinkWarning",
+    "LinearBounds",
     "MatrixAttention",
     "Moments",
     "NarrowTwin",
