@@ -152,29 +152,64 @@ def test_shuffling_loaders_that_drop_samples(case):
 
 
 class Jittered(Dataset):
-    """Changes its samples at random, with the generators that people use."""
+    """Changes its samples at random."""
 
-    def __init__(self, x, y):
-        self.x, self.y = x, y
+    def __init__(self, x, y, draw):
+        self.x, self.y, self.draw = x, y, draw
 
     def __len__(self):
         return len(self.x)
 
     def __getitem__(self, index):
-        shift = np.random.normal() + random.random() + float(torch.rand(()))  # noqa: NPY002
-        return self.x[index] + shift, self.y[index]
+        return self.x[index] + self.draw(), self.y[index]
 
 
-def test_samples_that_change_at_random_are_the_same_on_every_pass(case):
+def test_samples_that_change_at_random(case):
+    """Those that PyTorch draws are the same on every pass; with others, one pass must be kept."""
     model, x, y, loss, _, _ = case
-    states = np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
-    H = hs.hessian(model, DataLoader(Jittered(x, y), batch_size=5), loss, memory=0)
+    before = torch.get_rng_state()
+    loader = DataLoader(Jittered(x, y, lambda: torch.rand(())), batch_size=5)
+    H = hs.hessian(model, loader, loss, memory=0)
     first = H.dense()
-    assert (np.random.get_state()[1] == states[0]).all()  # noqa: NPY002
-    assert random.getstate() == states[1]
-    np.random.normal(size=3)  # noqa: NPY002
-    random.random()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
     assert torch.equal(H.dense(), first)
+    for draw in (random.random, np.random.default_rng(0).normal):
+        other = DataLoader(Jittered(x, y, draw), batch_size=5)
+        kept = hs.hessian(model, other, loss)
+        assert torch.equal(kept.dense(), kept.dense())
+        with pytest.raises(ValueError, match="data has other batches on another pass"):
+            hs.hessian(model, other, loss, memory=0).dense()
+
+
+class Late:
+    """Has another last batch, or one more or less, from the second pass on."""
+
+    def __init__(self, x, y, change):
+        self.batches, self.passes = list(zip(x.split(8), y.split(8), strict=True)), 0
+        self.change = change
+
+    def __iter__(self):
+        self.passes += 1
+        return iter(self.change(self.batches) if self.passes > 2 else self.batches)
+
+
+@pytest.mark.parametrize("change", [
+    lambda batches: [*batches[:-1], (batches[-1][0].flip(0), batches[-1][1])],
+    lambda batches: batches[:-1], lambda batches: [*batches, batches[0]],
+    lambda batches: batches[::-1],
+], ids=["other rows", "one less", "one more", "another order"])  # fmt: skip
+def test_a_pass_that_differs_anywhere_is_refused(case, change):
+    model, x, y, loss, expected, _ = case
+
+    def closure(model, batch):
+        return loss(model(batch[0]), batch[1]), (batch[1] != -100).sum()
+
+    H = hs.hessian(model, Late(x, y, lambda b: b), closure, closure=True, memory=0)
+    assert_same(H.dense(), expected)
+    H = hs.hessian(model, Late(x, y, change), closure, closure=True, memory=0)
+    with pytest.raises(ValueError, match="data has other batches on another pass"):
+        _ = [H.dense() for _ in range(4)]
 
 
 def test_batches_of_one_sample_are_merged(case):
@@ -350,7 +385,7 @@ def test_batches_are_not_cut_where_samples_interact():
     slopes = torch.autograd.grad(loss(model(x), y), parameters, create_graph=True)
     product = torch.autograd.grad(torch.cat([s.reshape(-1) for s in slopes]) @ v, parameters)
     assert_same(H @ v, torch.cat([part.reshape(-1) for part in product]))
-    alone = hs.hessian(model.inner, (x, y), loss, memory=1e9)
+    alone = hs.hessian(model.inner, (x, y), loss, memory=2e8)
     alone @ v
     assert alone.kept_graphs > 1
 

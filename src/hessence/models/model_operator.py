@@ -15,10 +15,10 @@ from hessence._common.arguments import Seed
 from hessence._common.arrays import require_finite
 from hessence._common.device import full_precision, reduced
 from hessence._common.messages import warn
-from hessence.models import ranks
 from hessence.models.batch_parts import tensors_in
 from hessence.models.batch_probe import BatchProbe
 from hessence.models.checks import Check, CheckWarning
+from hessence.models.data import gather, parallel, sum_number, sum_tensor
 from hessence.models.model_copy import ModelCopy
 from hessence.models.setting import Setting
 from hessence.models.term_store import TermStore
@@ -156,7 +156,7 @@ class ModelOperator(Operator):
         for chunk in self._terms.chunks():
             value, weight = self.setting.copy.run(self.setting.criterion.total, chunk)
             total, count = total + float(value.detach()), count + weight
-        total = ranks.sum_number(total, self.device)
+        total = sum_number(total, self.device)
         return total / self._divisor(count)
 
     @_recordable
@@ -168,7 +168,7 @@ class ModelOperator(Operator):
             gradients, weight = self.setting.gradients(chunk)
             result += self.parameters.join([gradients[i] for i in self._chosen])
             count += weight
-        ranks.sum_tensor(result)
+        sum_tensor(result)
         return result / self._divisor(count)
 
     @_recordable
@@ -197,7 +197,7 @@ class ModelOperator(Operator):
             message = "data holds NaN." if holds_nan else f"model: {checked.message}"
         # Where one rank stopped alone, the others would wait for it.
         found = [(refused, checked.passed, message)]
-        everywhere = ranks.gather(found[0]) if ranks.parallel() else found
+        everywhere = gather(found[0]) if parallel() else found
         for refused, _, message in everywhere:
             if refused:
                 raise ValueError(message)
@@ -224,7 +224,7 @@ class ModelOperator(Operator):
         self.setting.require_steady()
         rows = columns.detach().mT.contiguous()
         result = self._terms.multiply(rows, self.parameters, self._chosen)
-        ranks.sum_tensor(result)
+        sum_tensor(result)
         assert self._terms.count is not None
         result /= self._divisor(self._terms.count)
         require_finite(result, WHERE)
@@ -238,7 +238,7 @@ class ModelOperator(Operator):
         if not self.setting.criterion.averaged:
             return 1.0
         if self.setting.count is None:
-            self.setting.count = ranks.sum_number(count, self.device)
+            self.setting.count = sum_number(count, self.device)
         if self.setting.count == 0:
             raise ValueError("data has no targets that count: all of them are ignored.")
         return self.setting.count

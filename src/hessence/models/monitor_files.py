@@ -19,7 +19,7 @@ import torch.distributed as dist
 from hessence._common.arrays import Numbers
 from hessence._common.files import write_atomically
 from hessence._common.messages import warn
-from hessence.models import ranks
+from hessence.models.data import parallel
 from hessence.models.history import History
 
 Result = TypeVar("Result")
@@ -100,7 +100,7 @@ class MonitorFiles:
 
 def _from_first_rank(work: Callable[[], Result]) -> Result:
     """Do work in the first process only, and give all of them its result or its error."""
-    if not ranks.parallel():
+    if not parallel():
         return work()
     box: list[Any] = [None]
     if dist.get_rank() == 0:

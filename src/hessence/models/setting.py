@@ -14,9 +14,7 @@ from torch import Tensor, nn
 
 from hessence._common.arrays import dtype_name
 from hessence._common.device import budget
-from hessence.models import ranks
 from hessence.models.batch_parts import can_join, first_length, joined, rebuilt, some_rows
-from hessence.models.batches import Batches, is_sample_pair, merged
 from hessence.models.checks import RANDOM, same
 from hessence.models.criteria import PointwiseCriterion, as_criterion, is_own
 from hessence.models.criterion import (
@@ -27,6 +25,7 @@ from hessence.models.criterion import (
     Reduction,
     predict,
 )
+from hessence.models.data import Batches, gather, is_sample_pair, merged, parallel
 from hessence.models.feed_forward import Chain, FeedForwardTerm
 from hessence.models.graph_memory import graph_bytes
 from hessence.models.model_copy import ModelCopy
@@ -82,7 +81,7 @@ class Setting:
         """Read the loss, and evaluate it once if it is the user's own."""
         if isinstance(loss, Criterion):  # that of another operator
             return loss
-        several = self.batches.kept is None or len(self.batches.kept) > 1 or ranks.parallel()
+        several = self.batches.kept is None or len(self.batches.kept) > 1 or parallel()
         first = self.batches.first
         if isinstance(loss, nn.Module):
             loss = self.copy.copy_along(loss)
@@ -165,7 +164,7 @@ class Setting:
             return
         steady = self.is_steady(self._some(TRIED))
         # Where one rank stopped alone, the others would wait for it.
-        if not all(ranks.gather(steady) if ranks.parallel() else [steady]):
+        if not all(gather(steady) if parallel() else [steady]):
             raise ValueError(f"model: {RANDOM}")
         self._require_own_parameters()
         self._steady = True

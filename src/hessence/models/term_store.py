@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hessence.models.batch_parts import byte_count
-from hessence.models.batches import Batches, is_sample_pair, merged
+from hessence.models.data import Batches, is_sample_pair, merged
 from hessence.models.graph_memory import PROBES, chunk_size
 from hessence.models.model_copy import ModelCopy
 from hessence.models.parameters import Parameters

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from hessence.models import ranks
 from hessence.models.batch_parts import byte_count
-from hessence.models.batches import is_sample_pair, merged
 from hessence.models.criterion import PairCriterion
+from hessence.models.data import gather, is_sample_pair, merged, parallel
 from hessence.models.model_layers import has_hooks
 from hessence.models.model_matrices import ModelHessian, hessian
 from hessence.models.recognition.program import Layer, Program, Relu, Skip, Steps, features, read
@@ -156,16 +155,16 @@ class Candidate:
         parts: list[Any] = self.batches
         if len(parts) > 1:
             parts = list(merged(parts, sys.maxsize))
-        if not ranks.parallel():
+        if not parallel():
             return parts[0] if len(parts) == 1 else None
         own = parts[0] if len(parts) == 1 and is_sample_pair(parts[0]) else None
         # All ranks must do the same, whatever one of them finds; so they tell each other first.
         kinds = None if own is None else [(part.shape[1:], part.dtype) for part in own]
-        told = ranks.gather((kinds, 0 if own is None else byte_count(own), self.memory))
+        told = gather((kinds, 0 if own is None else byte_count(own), self.memory))
         fits = sum(size for _, size, _ in told) <= min(memory for *_, memory in told)
         if own is None or any(other != kinds for other, *_ in told) or not fits:
             return None
-        shares = ranks.gather(tuple(part.cpu() for part in own))
+        shares = gather(tuple(part.cpu() for part in own))
         device = own[0].device
         x, y = (torch.cat(share).to(device) for share in zip(*shares, strict=True))
         return x, y
@@ -200,7 +199,7 @@ class Candidate:
     def anywhere(self, holds: Callable[[Tensor], Tensor]) -> bool:
         """Whether something holds for an entry of what the first layer takes, on any rank."""
         own = any(bool(holds(features(self.model, x)).any()) for x, _ in self.batches)
-        return any(ranks.gather(own)) if ranks.parallel() else own
+        return any(gather(own)) if parallel() else own
 
     def hessian(
         self, model: nn.Module, prepare: Callable[[Tensor], Tensor] | None = None
@@ -272,6 +271,6 @@ def _require_ordinary(model: nn.Module, size: int) -> None:
 
 def _agree(missing: str | None) -> None:
     """Refuse on all ranks what one of them refuses, since all must do the same."""
-    for told in ranks.gather(missing) if ranks.parallel() else [missing]:
+    for told in gather(missing) if parallel() else [missing]:
         if told is not None:
             raise NotRecognised(told)

@@ -1,30 +1,39 @@
-"""Data as users give them: one batch, a loader, or anything that can be gone through again."""
+"""Data as users give them: one batch, a loader, or anything that can be gone through again.
+
+Under ``torch.distributed`` each rank holds its share of the data, and sums go over all of them.
+"""
 
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from hessence.models.batch_copies import Copier, equal
-from hessence.models.batch_parts import byte_count, first_length, is_pair, tensors_in
-from hessence.models.randomness import random_states, set_random_states
+from hessence.models.batch_parts import byte_count, first_length, is_pair, rebuilt, tensors_in
 
 _END = object()
-
-_CPU = torch.device("cpu")
 
 DATASET_BATCH = 256
 """The size of batches that samples of a data set are put into."""
 
 
+OTHERS = (
+    "data has other batches on another pass, but the same ones are needed again and again: give a "
+    "list of batches, or raise memory= so that one pass can be kept."
+)
+
+
 class Batches:
     """Batches on one device, kept if they fit into the memory, else read again on each pass.
+
+    A pass that is read again must have the same batches as those before.
 
     Parameters
     ----------
@@ -53,16 +62,19 @@ class Batches:
         self._copies = not isinstance(self._source, list) or (
             len(self._source) > 1 or byte_count(self._source) <= memory
         )
+        self._digests: list[int] = []
+        self._length: int | None = None
         kept: list[Any] = []
         size = 0
         self.first: Any = None
         self._kept: list[Any] | None = None
-        for batch in self._pass():
+        for batch in self._read():
             if self.first is None:
                 self.first = batch
                 self._require_filled(batch)
             size += byte_count(batch)
             if size > memory and len(kept) > 0:
+                self._digests = [*map(_digest, kept), _digest(batch)]
                 return
             kept.append(batch)
         if not kept:
@@ -90,22 +102,32 @@ class Batches:
         return self._pass() if self._kept is None else iter(self._kept)
 
     def _pass(self) -> Iterator[Any]:
+        """Read all batches again; they must be those of the passes before."""
+        count = 0
+        for batch in self._read():
+            digest = _digest(batch)
+            if count == len(self._digests) and self._length is None:
+                self._digests.append(digest)
+            if count >= len(self._digests) or digest != self._digests[count]:
+                raise ValueError(OTHERS)
+            count += 1
+            yield batch
+        if count < len(self._digests):
+            raise ValueError(OTHERS)
+        self._length = count
+
+    def _read(self) -> Iterator[Any]:
         states = self._draws.start()
         with self._draws.go_on(states):
             source = iter(self._source)
-        known = self.first
         copier = Copier(self._device, copies=self._copies, parameters=self._parameters)
         while True:
             with self._draws.go_on(states):
                 batch = next(source, _END)
-            if batch is not _END and not _has_no_samples(batch):
-                batch = copier(batch)
-                _require_same(batch, known)
-                known = None
-                yield batch
             if batch is _END:
-                _require_same(None, known)
                 return
+            if not _has_no_samples(batch):
+                yield copier(batch)
 
     @staticmethod
     def _require_filled(batch: Any) -> None:
@@ -115,44 +137,40 @@ class Batches:
                 raise ValueError(f"data is empty: a tensor has shape {tuple(tensor.shape)}.")
 
 
-def _require_same(batch: Any, known: Any) -> None:
-    """Refuse a pass that does not begin with the batch that is known from the first one."""
-    if known is None:
-        return
-    pairs = zip(tensors_in(batch), tensors_in(known), strict=False)
-    if batch is None or not all(equal(a, b) for a, b in pairs):
-        raise ValueError(
-            "data has other batches on another pass, but the same ones are needed again and again: "
-            "give a list of batches, or raise memory= so that one pass can be kept."
-        )
+def _digest(batch: Any) -> int:
+    """Return a number that tells batches with other tensors apart; of sparse ones, the shapes."""
+    digest = 0
+    for tensor in tensors_in(batch):
+        digest = zlib.crc32(repr((tuple(tensor.shape), tensor.dtype)).encode(), digest)
+        if tensor.layout == torch.strided:
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            digest = zlib.crc32(flat.view(torch.uint8).numpy(), digest)
+    return digest
 
 
 class _Draws:
     """The random numbers that a source draws, apart from those of the user.
 
-    A loader draws some on every pass, and more if it shuffles or its data set changes samples at
-    random. The generators of PyTorch, NumPy and Python are left as if it had not; and every pass
-    starts from the same state of them, so that it has the same batches. A list draws none.
+    A loader draws from PyTorch's generator on every pass, and more if it shuffles. That generator,
+    and those that the loader has of its own, are left as if it had not; and every pass starts from
+    the same state of them, so that it has the same batches. A list draws none.
     """
 
     def __init__(self, source: Any) -> None:
-        self._draws_nothing = type(source) is list
         batched = getattr(source, "batch_sampler", None)
         parts = source, getattr(source, "sampler", None), batched, getattr(batched, "sampler", None)
-        own = {id(g): g for g in (getattr(part, "generator", None) for part in parts)}
-        self._own = tuple(g for g in own.values() if isinstance(g, torch.Generator))
+        own = (getattr(part, "generator", None) for part in parts)
+        used = [torch.default_generator, *(g for g in own if isinstance(g, torch.Generator))]
+        self._generators = [] if type(source) is list else list({id(g): g for g in used}.values())
         self._start = self._states()
 
-    def start(self) -> list[Any]:
-        """Return the state that every pass starts from."""
+    def start(self) -> list[Tensor]:
+        """Return the states that every pass starts from."""
         return list(self._start)
 
     @contextmanager
-    def go_on(self, states: list[Any]) -> Iterator[None]:
+    def go_on(self, states: list[Tensor]) -> Iterator[None]:
         """Run the block with the source's random states, save these, and restore the user's."""
-        if self._draws_nothing:
-            yield
-            return
         users = self._states()
         self._set(states)
         try:
@@ -161,11 +179,79 @@ class _Draws:
             states[:] = self._states()
             self._set(users)
 
-    def _states(self) -> list[Any]:
-        return random_states(_CPU, self._own)
+    def _states(self) -> list[Tensor]:
+        return [generator.get_state() for generator in self._generators]
 
-    def _set(self, states: list[Any]) -> None:
-        set_random_states(states, _CPU, self._own)
+    def _set(self, states: list[Tensor]) -> None:
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)
+
+
+class Copier:
+    """Puts batches on a device, and copies what is there already.
+
+    Whoever gives batches may write to them later, or put the next one into the same memory. What
+    is the same as in the batch before is not copied again.
+
+    Parameters
+    ----------
+    device : torch.device
+        The device.
+    copies : bool
+        Whether to copy.
+    parameters : mapping of int to Tensor
+        The tensors, by identity, that are differentiated by.
+    """
+
+    def __init__(
+        self, device: torch.device, *, copies: bool, parameters: Mapping[int, Tensor]
+    ) -> None:
+        self._device, self._copies, self._parameters = device, copies, parameters
+        self._before: dict[int, Tensor] = {}
+        self._now: dict[int, Tensor] = {}
+
+    def __call__(self, batch: Any) -> Any:
+        """Return a batch to keep."""
+        self._before, self._now = self._now, {}
+        return rebuilt(self._moved, batch)
+
+    def _moved(self, part: Any) -> Any:
+        if not isinstance(part, Tensor):
+            return _kept(part, self._parameters) if self._copies else part
+        if part.is_meta:
+            raise ValueError("data is on the meta device: it has no values.")
+        moved = part.to(self._device)
+        return self._copied(part) if moved is part else moved
+
+    def _copied(self, tensor: Tensor) -> Tensor:
+        if tensor.is_inference():  # what was made in inference mode cannot be part of a graph
+            return tensor.clone()
+        # What depends on a parameter, or is one, would be another tensor as a copy.
+        if not self._copies or not tensor.is_leaf or id(tensor) in self._parameters:
+            return tensor
+        if tensor.requires_grad or tensor.layout != torch.strided:
+            return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        place = tensor.data_ptr()
+        for known in (self._now, self._before):
+            other = known.get(place)
+            if other is not None and other.dtype == tensor.dtype and torch.equal(other, tensor):
+                self._now[place] = other
+                return other
+        self._now[place] = tensor.clone()
+        return self._now[place]
+
+
+def _kept(part: Any, parameters: Mapping[int, Tensor]) -> Any:
+    """Return a copy of a part that is not a tensor; functions and numbers need none."""
+    if part is None or callable(part) or isinstance(part, (bool, int, float, complex, str, bytes)):
+        return part
+    if isinstance(part, (list, tuple)):
+        return part[:]
+    try:
+        return copy.deepcopy(part, dict(parameters))
+    except Exception:
+        # It cannot be copied, whatever it is, and so it is used as it is.
+        return part
 
 
 def merged(batches: Iterable[Any], size: int) -> Iterator[Any]:
@@ -230,28 +316,16 @@ def _source(data: Any) -> Iterable[Any]:
         # It has one iterator only, and the user may be in the middle of it.
         data = copy.copy(data)
         vars(data).update(persistent_workers=False, _iterator=None)
-    # Loaders are not tried out, since their iterators may start processes.
-    users = random_states(_CPU)
-    iterator = () if isinstance(data, DataLoader) else _iter_or_none(data)
-    set_random_states(users, _CPU)
-    if iterator is None:
+    if not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
         raise TypeError(
             f"data must be a pair (x, y) or an iterable of batches, got {type(data).__name__}."
         )
-    if iterator is data:
+    if hasattr(data, "__next__"):
         raise TypeError(
             "data can be gone through only once, but is needed again and again: give a list or a "
             f"DataLoader instead of a {type(data).__name__}."
         )
     return cast(Iterable[Any], data)
-
-
-def _iter_or_none(data: Any) -> Any:
-    """Return an iterator over the data, or None if they have none."""
-    try:
-        return iter(data)
-    except TypeError:
-        return None
 
 
 def _require_tensors(batch: Any) -> None:
@@ -269,3 +343,29 @@ def _require_tensors(batch: Any) -> None:
 def _has_no_samples(batch: Any) -> bool:
     """Whether there is nothing in a batch, of which no mean could be taken."""
     return any(tensor.ndim for tensor in tensors_in(batch)) and first_length(batch) == 0
+
+
+def parallel() -> bool:
+    """Whether this process is one of several that ``torch.distributed`` has joined."""
+    return bool(dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+
+
+def gather(thing: Any) -> list[Any]:
+    """Return what every rank has, in the order of ranks; for small things, on the CPU."""
+    things: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(things, thing)
+    return things
+
+
+def sum_tensor(tensor: Tensor) -> Tensor:
+    """Add up a tensor over all ranks, in place; alone, leave it as it is."""
+    if parallel():
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def sum_number(number: float, device: torch.device) -> float:
+    """Add up a number over all ranks."""
+    if not parallel():
+        return number
+    return float(sum_tensor(torch.tensor(number, dtype=torch.float64, device=device)))
