@@ -477,3 +477,26 @@ def test_every_route_keeps_to_the_array_standard(dims):
             np.asarray(spectrum.eigenvalues), values, rtol=0, atol=1e-13 * case.norm
         )
         assert spectrum.verify(part).worst < 1e-12
+
+
+@pytest.mark.parametrize("dims", [(3, 6, 2), (3, 1, 2), (3, 1, 4, 2), (2, 2, 2, 2)])
+def test_gradients_flow_through_white_data_bottlenecks_and_balance(dims):
+    rng = np.random.default_rng(42)
+    net = hs.DeepLinear.balanced(dims, np.linspace(0.8, 1.3, min(dims)), rng=42)
+    x = hs.whiten(rng.normal(size=(9, dims[0])))
+    y = rng.normal(size=(9, dims[-1]))
+    ways = [rng.normal(size=w.shape) for w in net.weights]
+
+    def power(weights, x, y):
+        # The third moment of the spectrum is smooth where eigenvalues cross.
+        s = hs.DeepLinear(weights).hessian(x, y).ggn.spectrum()
+        return (s.eigenvalues**3).sum()
+
+    layers = [torch.tensor(w, requires_grad=True) for w in net.weights]
+    gradients = torch.autograd.grad(power(layers, torch.tensor(x), torch.tensor(y)), layers)
+    along = sum(float((g.numpy() * d).sum()) for g, d in zip(gradients, ways, strict=True))
+    ends = [
+        float(power([w + s * 1e-5 * d for w, d in zip(net.weights, ways, strict=True)], x, y))
+        for s in (1, -1)
+    ]
+    assert along == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)

@@ -114,16 +114,22 @@ def test_other_losses_see_the_identity_too(loss):
 
 def test_gradient_descent_is_that_of_the_weights():
     rng = np.random.default_rng(5)
-    x, y = rng.normal(size=(2, 9, 2))
-    for net in (
-        hs.ResidualLinear(rng.normal(size=(4, 2)), rng.normal(size=(2, 4))),
-        hs.DeepLinear([np.diag([0.5, 0.1]), np.diag([0.2, 0.3])], residual=True),
+    x = hs.whiten(rng.normal(size=(9, 2)))
+    diagonal = [np.diag([0.5, 0.1]), np.diag([0.2, 0.3])]
+    for net, y in (
+        (hs.ResidualLinear(rng.normal(size=(4, 2)), rng.normal(size=(2, 4))), x @ [[1, 2], [3, 4]]),
+        (hs.ResidualLinear(*diagonal), x * [3.0, -1.0]),
+        (hs.DeepLinear(diagonal, residual=True), x * [3.0, -1.0]),
     ):
         t = hs.gradient_descent(net, x, y, lr=0.01, steps=5)
         theta = net.parameters()
         for _ in range(5):
             theta = theta - 0.01 * net.with_parameters(theta).gradient(x, y)
-        np.testing.assert_allclose(t[5].parameters(), theta, rtol=1e-12)
+        last = net.with_parameters(theta)
+        np.testing.assert_allclose(t[5].parameters(), theta, rtol=1e-12, atol=1e-15)
+        assert float(t.loss[5]) == pytest.approx(float(last.loss(x, y)), rel=1e-12)
+        top = np.linalg.eigvalsh(last.hessian(x, y).dense())[-1]
+        assert float(t.sharpness[5]) == pytest.approx(top, rel=1e-9)
 
 
 def test_shapes_are_checked():
