@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hessence._common.saving import KINDS, kind_of
+from hessence._common.files import KINDS, kind_of
 
 LATER = {
     "check": "hessence.models.checks",

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from hessence._common.arrays import Array, like, to_numpy
-from hessence._common.saving import Saved, decoded, encoded, require_format
+from hessence._common.files import Saved, decoded, encoded, require_format
 from hessence.networks.descent import Descent
 from hessence.spectra.spectrum import Spectrum
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hessence._common.arrays import Numbers, floating, to_numpy
-from hessence._common.saving import Saved
+from hessence._common.files import Saved
 from hessence.krylov.outcome import Outcome
 from hessence.krylov.smoothing import Rules
 

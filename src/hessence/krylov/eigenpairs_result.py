@@ -8,8 +8,8 @@ from typing import ClassVar
 import array_api_compat as api
 
 from hessence._common.arrays import Array
+from hessence._common.files import Saved
 from hessence._common.messages import value_table
-from hessence._common.saving import Saved
 from hessence.krylov.outcome import Outcome
 from hessence.krylov.request import MEANING, Which, require_top
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from hessence._common.saving import KINDS
+from hessence._common.files import KINDS
 
 
 class Outcome(Enum):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hessence._common.arrays import Numbers
-from hessence._common.saving import Saved
+from hessence._common.files import Saved
 from hessence.krylov.probes import student
 
 REACH = 5

@@ -10,7 +10,7 @@ import numpy as np
 from hessence._common.arguments import Seed, generator, require_int
 from hessence._common.arrays import epsilon, like, to_numpy
 from hessence._common.device import full_precision, vectors_within
-from hessence._common.saving import Saved
+from hessence._common.files import Saved
 from hessence.krylov.linear_algebra import inner_products, lengths, orthogonalise
 from hessence.krylov.operand import Operand, operand
 from hessence.krylov.probes import Probes, ScaledProduct, student

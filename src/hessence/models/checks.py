@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hessence._common.arguments import Seed, generator
-from hessence._common.saving import Saved
+from hessence._common.files import Saved
 
 STEPS = 8
 """How many step sizes finite differences are taken with at most, each a quarter of the one before.

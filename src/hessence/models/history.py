@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from hessence._common.arrays import Numbers
-from hessence._common.files import write_atomically
-from hessence._common.saving import Saved, require_format
+from hessence._common.files import Saved, require_format, write_atomically
 from hessence.models.measurement import Measurement, from_plain, integer, to_plain
 
 

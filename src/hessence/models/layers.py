@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from hessence._common.arguments import Seed, generator, require_int, require_tolerance
 from hessence._common.arrays import to_numpy
-from hessence._common.saving import Saved, require_format
+from hessence._common.files import Saved, require_format
 from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.krylov.request import require_which

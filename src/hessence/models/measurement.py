@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hessence._common.arrays import Numbers
-from hessence._common.saving import Saved
+from hessence._common.files import Saved
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 
 from hessence._common.arguments import generator
 from hessence._common.arrays import Array, like, to_numpy
-from hessence._common.saving import Saved
+from hessence._common.files import Saved
 from hessence.spectra.subspaces import Eigenspace
 
 MOST_SPACES = 64

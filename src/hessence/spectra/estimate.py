@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hessence._common.arrays import Array, dtype_name, integers, to_numpy
+from hessence._common.files import require_format
 from hessence._common.messages import value_table
-from hessence._common.saving import require_format
 from hessence.krylov.density_result import Density
 from hessence.krylov.outcome import Outcome
 from hessence.krylov.request import require_top

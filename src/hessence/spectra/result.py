@@ -10,7 +10,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, epsilon, to_numpy
-from hessence._common.saving import Saved
+from hessence._common.files import Saved
 from hessence._common.summation import compensated_sum
 from hessence.spectra.subspaces import Eigenspace
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from hessence._common.arrays import Array, dtype_name, epsilon, integers, to_numpy
 from hessence._common.device import available
-from hessence._common.saving import require_format
+from hessence._common.files import require_format
 from hessence._common.summation import compensated_sum
 from hessence.krylov.density_result import Density, known_density
 from hessence.krylov.outcome import Outcome

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hessence as hs
-from hessence._common.saving import KINDS, decoded, encoded
+from hessence._common.files import KINDS, decoded, encoded
 
 DIAGONAL = np.concatenate([[9.0, 9.0, 5.0], np.linspace(-1.0, 2.0, 300)])
 
