@@ -88,6 +88,14 @@ STEPS = {
     "a residual layer before another": (lambda m, x: m.b(x + m.a(x)), (Skip((A,)), B)),
     "a skip of one of two": (lambda m, x: (h := m.a(x)) + m.b(h), (A, Skip((B,)))),
     "prepared data": (lambda m, x: m.b(m.a(torch.sin(x.flip(0)))), (A, B)),
+    "arguments by name": (
+        lambda m, x: nn.functional.linear(weight=m.b.weight, input=m.a(x)),
+        (A, B),
+    ),
+    "a fixed layer before": (
+        lambda m, x: m.b(m.a(nn.functional.linear(x, torch.ones(3, 3, **torch_double)))),
+        (A, B),
+    ),
     "idle steps": (lambda m, x: m.b(nn.Dropout().eval()(m.a(x.contiguous())).flatten(1)), (A, B)),
 }
 
@@ -132,4 +140,4 @@ def test_biases_and_obstacles():
 def test_features_are_what_the_first_layer_takes():
     x = torch.randn(100, 3, **torch_double)
     model = Two(lambda m, x: m.b(torch.relu(m.a(torch.sin(x)))))
-    assert torch.equal(features(model, x), torch.sin(x))
+    assert torch.equal(features(model, x, A), torch.sin(x))

@@ -140,6 +140,17 @@ def test_any_chain(case):
     assert_recognised(found, *case)
 
 
+def test_fixed_steps_before_the_first_layer_belong_to_the_data():
+    torch.manual_seed(0)
+    fixed = torch.randn(3, 3, dtype=torch.float64)
+    model = Bottleneck(7, use=lambda m, x: (h := nn.functional.linear(x, fixed)) + m.b(m.a(h)))
+    x, y = torch.randn(2, 9, 3, dtype=torch.float64)
+    for loss in (nn.MSELoss(), nn.HuberLoss()):
+        found = recognise(hs.hessian(model, (x, y), loss))
+        assert found.why.rule == "ResidualLinear"
+        assert_recognised(found, model, x, y, loss)
+
+
 NEAR_MISSES = {
     "another scale": lambda block, x: x + 0.9 * block.b(block.a(x)),
     "a scaled skip": lambda block, x: 1.1 * x + block.b(block.a(x)),

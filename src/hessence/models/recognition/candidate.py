@@ -169,11 +169,15 @@ class Candidate:
         x, y = (torch.cat(share).to(device) for share in zip(*shares, strict=True))
         return x, y
 
+    def features(self, inputs: Tensor) -> Tensor:
+        """Return what the first layer takes of some inputs."""
+        return features(self.model, inputs, self.layers[0])
+
     @property
     def x(self) -> Tensor:
         """What the first layer takes, (..., d0)."""
         assert self.data is not None
-        return features(self.model, self.data[0])
+        return self.features(self.data[0])
 
     @cached_property
     def factor(self) -> float | None:
@@ -198,7 +202,7 @@ class Candidate:
 
     def anywhere(self, holds: Callable[[Tensor], Tensor]) -> bool:
         """Whether something holds for an entry of what the first layer takes, on any rank."""
-        own = any(bool(holds(features(self.model, x)).any()) for x, _ in self.batches)
+        own = any(bool(holds(self.features(x)).any()) for x, _ in self.batches)
         return any(gather(own)) if parallel() else own
 
     def hessian(

@@ -11,7 +11,6 @@ the loss sees a shifted argument, and a squared error the targets y − x.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from torch import Tensor, nn
 from hessence.data.matrix_objectives import Dense, Separable
 from hessence.models.recognition.affine_chain import AffineChain
 from hessence.models.recognition.candidate import VARIABLES, Candidate
-from hessence.models.recognition.program import features
 from hessence.networks.linear.deep_linear import DeepLinear
 from hessence.networks.linear.hessian import LinearHessian, twin_of
 from hessence.networks.linear.network import LinearNetwork
@@ -200,7 +198,7 @@ def _of_product(weights: list[Tensor], candidate: Candidate) -> tuple[LinearHess
 
 def _derivatives(candidate: Candidate, model: nn.Module) -> tuple[Tensor, Tensor]:
     """Return the gradient (q,) and Hessian (q, q) of the loss of a small model."""
-    operator = candidate.hessian(model, partial(features, candidate.model))
+    operator = candidate.hessian(model, candidate.features)
     hessian = operator.dense()
     return operator.gradient(), (hessian + hessian.T) / 2
 

@@ -91,9 +91,9 @@ def read(model: nn.Module, inputs: Tensor) -> Program:
         return _watched(model, inputs)
 
 
-def features(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return what the first linear layer takes: the data, after steps without parameters."""
-    watch = _First()
+def features(model: nn.Module, inputs: Tensor, layer: Layer) -> Tensor:
+    """Return what a linear layer takes, such as the data after steps without parameters."""
+    watch = _Input(model.get_parameter(layer.weight))
     with torch.no_grad(), watch:
         model(inputs.clone())
     assert watch.taken is not None
@@ -144,18 +144,29 @@ class _Call:
     node: Any
 
 
-class _First(TorchFunctionMode):  # type: ignore[misc]
-    """Keeps the input of the first linear layer."""
+class _Input(TorchFunctionMode):  # type: ignore[misc]
+    """Keeps the input of the linear layer with a weight."""
 
-    taken: Tensor | None = None
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self._weight = weight
+        self.taken: Tensor | None = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if func is nn.functional.linear and self.taken is None:
-            self.taken = (args[0] if args else kwargs["input"]).clone()
-        return func(*args, **kwargs)
+        if func is nn.functional.linear:
+            input, weight, _ = _arguments(*args, **(kwargs or {}))
+            if weight is self._weight:
+                self.taken = input.clone()
+        return func(*args, **(kwargs or {}))
+
+
+def _arguments(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the arguments of ``linear``, however they were given."""
+    return input, weight, bias
 
 
 @dataclass(eq=False)
@@ -167,7 +178,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
     _calls: list[_Call] = field(default_factory=list)
     _paths: dict[Key, _Path] = field(default_factory=dict)
     _uses: Counter[Key] = field(default_factory=Counter)
-    _spoilt: set[str] = field(default_factory=set)
+    _other_uses: set[str] = field(default_factory=set)
     _alive: list[Tensor] = field(default_factory=list)
     _modules: list[tuple[str, nn.Module]] = field(default_factory=list)
 
@@ -205,65 +216,39 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
         if made and not (len(made) == 1 and _key(made[0]) in keys):
             self._alive += [*taken, *made]
             self._uses.update(set(keys))
-            if func is nn.functional.linear:
-                self._linear(result, keys[0], paths[0], *args, **kwargs)
-            else:
-                self._other(func, args, kwargs, taken, paths, made)
+            if func is not nn.functional.linear or not self._linear(result, *args, **kwargs):
+                self._other_uses |= {self.parameters.get(id(tensor), "") for tensor in taken} - {""}
+                name = getattr(func, "__name__", str(func))
+                path = _sum(paths, args) if name in ("add", "add_") and not kwargs else None
+                if name in ("relu", "relu_"):
+                    path = _rectified(paths)
+                if path is not None:
+                    self._paths[_key(made[0])] = path
+                if path is None or path.steps[-1:] == (Relu(),):
+                    self._note_obstacle(name, made)
         return result
 
     def _linear(
-        self,
-        result: Tensor,
-        key: Key,
-        path: _Path | None,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-    ) -> None:
-        name, of_bias = self.parameters.get(id(weight)), self.parameters.get(id(bias))
+        self, result: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None
+    ) -> bool:
+        """Note a call of ``linear``, if it is one with the model's own parameters."""
+        name, of_bias = (self.parameters.get(id(tensor)) for tensor in (weight, bias))
         foreign = bias is not None and of_bias is None
         if name is None or foreign or id(input) in self.parameters:
-            self._spoil([input, weight, bias])
-            self._note_obstacle("linear")
-            return
-        layer = Layer(name, of_bias)
-        self._calls.append(_Call(layer, key, _key(result), result.grad_fn))
+            return False
+        layer, path = Layer(name, of_bias), self._path(input)
+        self._calls.append(_Call(layer, _key(input), _key(result), result.grad_fn))
         if path is not None:
             self._paths[_key(result)] = _Path(path.start, (*path.steps, layer))
-
-    def _other(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        taken: list[Tensor],
-        paths: list[_Path | None],
-        made: list[Tensor],
-    ) -> None:
-        self._spoil(taken)
-        name, path = getattr(func, "__name__", str(func)), None
-        if name in ("add", "add_") and len(args) == 2 and not kwargs:
-            path = _sum(paths, args)
-        if any(tensor.requires_grad for tensor in made):
-            if name in ("relu", "relu_"):
-                path = _rectified(paths)
-                self._note_obstacle(name)
-            elif path is None:
-                self._note_obstacle(name)
-        if path is not None:
-            self._paths[_key(made[0])] = path
-
-    def _spoil(self, tensors: list[Tensor | None]) -> None:
-        names = {self.parameters[id(t)] for t in tensors if id(t) in self.parameters}
-        self._spoilt |= names
+        return True
 
     def _path(self, tensor: Tensor) -> _Path | None:
         """Return how a tensor came about; what needs no gradient counts as data."""
         start = None if tensor.requires_grad else _Path(_key(tensor), ())
         return self._paths.get(_key(tensor), start)
 
-    def _note_obstacle(self, function: str) -> None:
-        if self.obstacle is None:
+    def _note_obstacle(self, function: str, made: list[Tensor]) -> None:
+        if self.obstacle is None and any(tensor.requires_grad for tensor in made):
             name, module = self._modules[-1] if self._modules else ("", None)
             of = f"layer {name!r}" if name else "the model"
             leaf = name and module is not None and next(module.children(), None) is None
@@ -274,7 +259,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
     def steps(self, output: Any) -> Steps | None:
         """Return the steps to a prediction, if there are no others and each layer acts once."""
         path = self._paths.get(_key(output)) if isinstance(output, Tensor) else None
-        if path is None or self._spoilt:
+        if path is None or self._other_uses:
             return None
         uses = Counter(name for call in self._calls for name in call.layer.parameters)
         return path.steps if set(uses.values()) == {1} else None
@@ -299,7 +284,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
         )
         clean = {
             layer for layer in calls
-            if not self._spoilt & set(layer.parameters)
+            if not self._other_uses & set(layer.parameters)
             and all(owners[name] == 1 for name in layer.parameters)
         }  # fmt: skip
         follower = {
@@ -323,15 +308,15 @@ def _key(tensor: Tensor) -> Key:
 
 
 def _rectified(paths: list[_Path | None]) -> _Path | None:
-    (path,) = paths
-    return None if path is None else _Path(path.start, (*path.steps, Relu()))
+    path = paths[0]
+    return _Path(path.start, (*path.steps, Relu())) if path and path.steps else None
 
 
 def _sum(paths: list[_Path | None], args: tuple[Any, ...]) -> _Path | None:
     """Return how h + g(h) came about; adding the number zero, as ``sum`` does, changes nothing."""
     numbers = [arg for arg in args if not isinstance(arg, Tensor)]
     if numbers:
-        return paths[0] if numbers == [0] and len(paths) == 1 else None
+        return paths[0] if numbers == [0] else None
     known = [path for path in paths if path is not None]
     if len(known) != 2 or args[0].shape != args[1].shape:
         return None
