@@ -238,3 +238,22 @@ def test_networks_without_a_reduction_train_on_their_weights(kind, momentum):
         velocity = momentum * velocity + here.gradient(x, y)
         theta = theta - 0.03 * velocity
     assert t.method == "weights"
+
+
+def test_no_bulk_and_no_outliers_where_there_are_no_units():
+    x = np.asarray([1.0, -1.0, 2.0])
+    t = hs.gradient_descent(hs.ScalarLinear([0.5], [0.2]), x, x, steps=3)
+    assert np.isnan(t.bulk).all()
+    assert np.isfinite(t.outliers).all()
+    t = hs.gradient_descent(hs.ScalarReLU([0.5, 0.4], [0.2, 0.3]), x, x, lr=0.01, steps=3)
+    assert np.isnan(t.bulk[:, 1]).all()
+    assert np.isnan(t.outliers[:, 1]).all()
+    assert np.isfinite(t.bulk[:, 0]).all()
+    assert t.diverged is None
+    for step in range(4):
+        labels = {space.label for space in t.spectrum(step).spaces}
+        assert labels == {"outlier/+cell", "bulk/+cell"}
+    t = hs.gradient_descent(hs.SelfAttention(0.5, [0.2], [0.3]), x, x[::-1], steps=3)
+    assert np.isnan(t.bulk).all()
+    top = [float(t.spectrum(step).sharpness) for step in range(4)]
+    np.testing.assert_allclose(t.sharpness, top, rtol=1e-12)

@@ -38,10 +38,10 @@ class Trajectory(Saved, kind="trajectory"):
         The first step at which a number is no longer finite.
     outliers : array (steps + 1, ..., k)
         Scalar networks and self-attention: the outliers, largest first; for ReLU one pair for
-        each of the cells +, −.
+        each of the cells +, −, NaN for a cell without units.
     bulk : array (steps + 1, ...)
         Scalar networks and self-attention: the bulk is at plus and minus this number; for ReLU
-        one for each cell.
+        one for each cell. NaN where there is no bulk, of a single unit or key.
     phase : sequence of str
         Scalar networks: the phase of learning; for ReLU that of the cell that dictates the
         sharpness.

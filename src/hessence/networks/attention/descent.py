@@ -81,16 +81,17 @@ class AttentionDescent(Descent):
         finite = np.isfinite(matrix).all(axis=(-2, -1))
         safe = np.where(finite[..., None, None], matrix, 0.0)
         outliers = np.where(finite[..., None], eigenvalues(safe), np.nan)
-        bulk = np.abs(s.gamma) if self.reference.shape[-1] > 1 else -np.inf
+        single = self.reference.shape[-1] == 1  # then there is no bulk
+        floor = -np.inf if single else np.abs(s.gamma)
         # ‖w_Q‖² − ‖w_K‖² = ⟨w_Q + w_K, w_Q − w_K⟩ is multiplied by αβ.
         q, k = self._start_weights
         gap = np.prod(multiples, axis=-1) * np.sum((q + k) * (q - k), axis=-1)
         return {
             "loss": to_numpy(self._net._loss_at(self._data, self._loss, w, inner)),
             "trace": s.alpha + s.zeta * numbers.norm,
-            "sharpness": np.maximum(outliers[..., 0], bulk),
+            "sharpness": np.maximum(outliers[..., 0], floor),
             "outliers": outliers,
-            "bulk": s.gamma,
+            "bulk": np.full_like(s.gamma, np.nan) if single else s.gamma,
             "value": value,
             "query_norm": np.sqrt(np.clip((numbers.norm + gap) / 2, 0, None)),
             "key_norm": np.sqrt(np.clip((numbers.norm - gap) / 2, 0, None)),

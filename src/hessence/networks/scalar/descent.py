@@ -193,13 +193,15 @@ class ScalarDescent(Descent):
         pair = np.where(units > 0, upper, -np.inf)
         sharpness = np.maximum(pair, np.where(units > 1, np.abs(gradient), -np.inf))
         flat = units.sum(axis=-1) < self.reference.shape[-1]
-        outliers = np.stack([upper, lower], axis=-1)
+        # A cell without units has no outliers, and one with a single unit no bulk.
+        outliers = np.where(units[..., None] > 0, np.stack([upper, lower], axis=-1), np.nan)
+        bulk = np.where(units > 1, gradient, np.nan)
         return {
             "loss": self._evaluate("value", numbers.inner).sum(axis=-1),
             "trace": (hessian * numbers.norm).sum(axis=-1),
             "sharpness": np.maximum(sharpness.max(axis=-1), np.where(flat, 0.0, -np.inf)),
             "outliers": outliers if self._cells else outliers[..., 0, :],
-            "bulk": gradient if self._cells else gradient[..., 0],
+            "bulk": bulk if self._cells else bulk[..., 0],
             "phase": self._phases(numbers.inner, np.argmax(sharpness, axis=-1)),
         }
 
