@@ -246,7 +246,7 @@ def test_the_memory_that_terms_take_is_known_beforehand(name):
     taken, told = [], []
     for samples in (1_000, 3_000):
         H = hs.hessian(model, (torch.randn(samples, 4), torch.randn(samples, 3)), nn.MSELoss())
-        told.append(H._terms._size(H.setting.batches.first))
+        told.append(H._terms._size(H.problem.batches.first))
         before = bytes_alive()
         H @ torch.ones(H.shape[0])
         taken.append(bytes_alive() - before)

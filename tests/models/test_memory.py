@@ -10,9 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hessence as hs
-from hessence.models import term_store
-from hessence.models.term_store import TermStore
-from hessence.models.terms import HessianTerm
+from hessence.models import products
+from hessence.models.products import HessianTerm, TermStore
 from tests.models.alive import bytes_alive
 from tests.models.market import MODELS, numbers, problem
 from tests.models.oracle import assert_same, dense_hessian
@@ -24,7 +23,7 @@ def test_columns_one_by_one_are_those_at_once(name, operator, monkeypatch):
     """These models are small: the tests of their matrices multiply many columns at once."""
     case = problem(name)
     expected = operator(case.model, case.data, case.loss).dense()
-    monkeypatch.setattr(term_store, "AT_ONCE_BYTES", 0.0)
+    monkeypatch.setattr(products, "AT_ONCE_BYTES", 0.0)
     H = operator(case.model, case.data, case.loss, memory=0)
     assert_same(H.dense(), expected)
     assert H.kept_graphs == 0
@@ -70,7 +69,7 @@ class Cubed(nn.Module):
 @pytest.mark.parametrize("limit", [0.0, 2.0**21])
 @pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
 def test_what_cannot_be_done_at_once_is_done_one_by_one(limit, operator, monkeypatch):
-    monkeypatch.setattr(term_store, "AT_ONCE_BYTES", limit)
+    monkeypatch.setattr(products, "AT_ONCE_BYTES", limit)
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model, x, y = Cubed().double(), numbers(40, 2), numbers(40, 1)

@@ -258,7 +258,7 @@ def test_autocast_is_left_out(kind):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         H = hs.hessian(model, data, nn.MSELoss())
         assert torch.equal(H @ ones, expected)
-        assert not torch.equal(model(data[0]), H.setting.copy.run(lambda m, x: m(x), data[0]))
+        assert not torch.equal(model(data[0]), H.problem.copy.run(lambda m, x: m(x), data[0]))
     if kind is Watchful:
         assert len(Watchful.seen) > 2
         assert sum(Watchful.seen) == 1  # where the model was called here

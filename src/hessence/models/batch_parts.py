@@ -164,7 +164,8 @@ def _refilled(part: Any, contents: dict[Any, Any]) -> Any:
                 # Also of a frozen one, and of one that knows itself.
                 object.__setattr__(fresh, name, fresh if value is part else value)
         return fresh
-    except Exception:  # of a kind that is made, or filled, in another way
+    except Exception:
+        # The container is made, or filled, in another way.
         if isinstance(part, Mapping):
             return contents
         return values if isinstance(part, list) else tuple(values)

@@ -123,7 +123,7 @@ def check_products(
         wrong: str | None = "the loss or the parameters are NaN or infinite."
     else:
         wrong = _fault(steady, symmetry, difference, uncertainty, reference.dtype)
-    message = _praise(difference, uncertainty) if wrong is None else wrong
+    message = _confirmation(difference, uncertainty) if wrong is None else wrong
     return Check(wrong is None, steady, finite, symmetry, difference, uncertainty, message)
 
 
@@ -198,7 +198,7 @@ def _fault(
     return None
 
 
-def _praise(difference: float | None, uncertainty: float | None) -> str:
+def _confirmation(difference: float | None, uncertainty: float | None) -> str:
     if difference is None or uncertainty is None:
         return "The products are symmetric; tensors that are not the model's cannot be moved."
     if uncertainty > ROUGH:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hessence.models.terms import Term
+from hessence.models.products import Term
 
 
 def compiled(build: Callable[[Any], Term]) -> Callable[[Any], Term]:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from hessence.models.criterion import PairCriterion
 from hessence.models.model_copy import ModelCopy
 from hessence.models.model_layers import flatten, is_plain
-from hessence.models.terms import Term
+from hessence.models.products import Term
 
 ELEMENTWISE = (
     nn.CELU, nn.ELU, nn.GELU, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from hessence.models.wave import wave
+from hessence.models.parameters import irregular
 
 LossHessian = Callable[[Tensor], Tensor]
 
@@ -74,14 +74,14 @@ def by_autograd(total: Callable[[Tensor], Tensor], prediction: Tensor) -> LossHe
         if not value.requires_grad:
             _require_constant(total, z.detach(), value)
             return lambda u: torch.zeros_like(u)
-        (slope,) = torch.autograd.grad(value, z, create_graph=True, materialize_grads=True)
+        (gradient,) = torch.autograd.grad(value, z, create_graph=True, materialize_grads=True)
 
     def apply(u: Tensor) -> Tensor:
-        if not slope.requires_grad:
+        if not gradient.requires_grad:
             return torch.zeros_like(u)
         rows = u.reshape(-1, *z.shape)
         images = [
-            torch.autograd.grad(slope, z, row, retain_graph=True, materialize_grads=True)[0]
+            torch.autograd.grad(gradient, z, row, retain_graph=True, materialize_grads=True)[0]
             for row in rows
         ]
         return torch.stack(images).reshape(u.shape)
@@ -91,7 +91,7 @@ def by_autograd(total: Callable[[Tensor], Tensor], prediction: Tensor) -> LossHe
 
 def _require_constant(total: Callable[[Tensor], Tensor], z: Tensor, value: Tensor) -> None:
     """Refuse a loss that depends on the prediction without PyTorch knowing."""
-    there = total(z + wave(z))
+    there = total(z + irregular(z))
     if not torch.equal(there.detach(), value.detach()):
         raise ValueError(
             "loss has no derivative, but changes with the prediction: it was detached, or computed "

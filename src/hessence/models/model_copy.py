@@ -24,8 +24,7 @@ from hessence.models.batch_parts import copied, tensors_in
 from hessence.models.exact_kernels import ExactKernels
 from hessence.models.model_layers import require_deterministic, unwrap
 from hessence.models.module_state import ModuleState, set_flag
-from hessence.models.parameters import Parameters
-from hessence.models.wave import wave
+from hessence.models.parameters import Parameters, irregular
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _SIMPLE = (bool, int, float, str, type(None))
@@ -227,7 +226,7 @@ class ModelCopy:
         values = [leaf.detach() for leaf in twin.parameters.leaves]
         sizes = [value.square().mean().sqrt() for value in values]
         steps = [0.3 * torch.where(size > 0, size, 0.1) for size in sizes]
-        twin.move([v + step * wave(v) for v, step in zip(values, steps, strict=True)])
+        twin.move([v + step * irregular(v) for v, step in zip(values, steps, strict=True)])
         return twin
 
     def move(self, values: Sequence[Tensor]) -> None:

@@ -12,9 +12,8 @@ from torch import Tensor
 from hessence.models.criterion import PairCriterion, Reduction, predict
 from hessence.models.model_copy import ModelCopy
 from hessence.models.model_operator import ModelOperator
-from hessence.models.setting import Setting
-from hessence.models.term_store import TermStore
-from hessence.models.terms import GgnTerm, HessianTerm
+from hessence.models.problem import Problem
+from hessence.models.products import GgnTerm, HessianTerm, TermStore
 from hessence.spectra.operators import Operator
 
 
@@ -25,8 +24,8 @@ class ModelHessian(ModelOperator):
     """Finds spectra by theorems. The module that knows them is above this one, and sets it."""
 
     @staticmethod
-    def _moved(setting: Setting, batch: Any, there: ModelCopy) -> Sequence[Tensor]:
-        return setting.gradients(batch, there)[0]
+    def _moved(problem: Problem, batch: Any, there: ModelCopy) -> Sequence[Tensor]:
+        return problem.gradients(batch, there)[0]
 
     def spectrum(self, *arguments: Any, **options: Any) -> Any:
         """Return the spectrum: exact if there is a theorem, else estimated.
@@ -42,7 +41,7 @@ class ModelHessian(ModelOperator):
     @cached_property
     def ggn(self) -> ModelGgn:
         """The Gauss–Newton part."""
-        return ModelGgn(self.setting, _ggn_terms(self.setting), self._chosen)
+        return ModelGgn(self.problem, _ggn_terms(self.problem), self._chosen)
 
     def release(self) -> None:
         """Let go of all kept graphs, also those of the Gauss–Newton part."""
@@ -60,17 +59,17 @@ class ModelGgn(ModelOperator):
     """The Gauss–Newton part of a model's Hessian: what is left if the model is linearised."""
 
     @staticmethod
-    def _moved(setting: Setting, batch: Any, there: ModelCopy) -> Sequence[Tensor]:
+    def _moved(problem: Problem, batch: Any, there: ModelCopy) -> Sequence[Tensor]:
         inputs, target = batch
-        criterion = setting.criterion
+        criterion = problem.criterion
         assert isinstance(criterion, PairCriterion)
-        here = setting.copy.run(predict, inputs)
+        here = problem.copy.run(predict, inputs)
         moved = there.run(predict, inputs).detach()
-        bent = criterion.hessian(here, target)(moved - here.detach())
-        own = setting.copy.parameters.leaves
+        pushed = criterion.hessian(here, target)(moved - here.detach())
+        own = problem.copy.parameters.leaves
         if not here.requires_grad:
             return [torch.zeros_like(leaf) for leaf in own]
-        return list(torch.autograd.grad(here, own, bent, materialize_grads=True))
+        return list(torch.autograd.grad(here, own, pushed, materialize_grads=True))
 
 
 def hessian(
@@ -164,7 +163,7 @@ def hessian(
     >>> H.restrict("2").shape
     (9, 9)
     """
-    setting = Setting(
+    problem = Problem(
         model,
         data,
         loss,
@@ -176,8 +175,8 @@ def hessian(
         reduction=reduction,
         closure=closure,
     )
-    build = partial(HessianTerm, setting.copy, setting.criterion)
-    return ModelHessian(setting, setting.terms(build, functional=True))
+    build = partial(HessianTerm, problem.copy, problem.criterion)
+    return ModelHessian(problem, problem.terms(build, functional=True))
 
 
 def ggn(
@@ -212,7 +211,7 @@ def ggn(
     >>> bool(torch.linalg.eigvalsh(G.dense()).min() > -1e-6)
     True
     """
-    setting = Setting(
+    problem = Problem(
         model,
         data,
         loss,
@@ -224,14 +223,14 @@ def ggn(
         reduction=reduction,
         closure=closure,
     )
-    return ModelGgn(setting, _ggn_terms(setting))
+    return ModelGgn(problem, _ggn_terms(problem))
 
 
-def _ggn_terms(setting: Setting) -> TermStore:
-    criterion = setting.criterion
+def _ggn_terms(problem: Problem) -> TermStore:
+    criterion = problem.criterion
     if not isinstance(criterion, PairCriterion):
         raise ValueError(
             "loss must be a loss of (prediction, target) for the Gauss–Newton matrix; a closure "
             "does not tell where the model ends and the loss begins."
         )
-    return setting.terms(partial(GgnTerm, setting.copy, criterion), functional=False)
+    return problem.terms(partial(GgnTerm, problem.copy, criterion), functional=False)

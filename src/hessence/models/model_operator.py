@@ -16,12 +16,12 @@ from hessence._common.arrays import require_finite
 from hessence._common.device import full_precision, reduced
 from hessence._common.messages import warn
 from hessence.models.batch_parts import tensors_in
-from hessence.models.batch_probe import BatchProbe
 from hessence.models.checks import Check, CheckWarning
 from hessence.models.data import gather, parallel, sum_number, sum_tensor
+from hessence.models.model_checks import BatchProbe, misfit
 from hessence.models.model_copy import ModelCopy
-from hessence.models.setting import Setting
-from hessence.models.term_store import TermStore
+from hessence.models.problem import Problem
+from hessence.models.products import TermStore
 from hessence.spectra.operators import Operator
 
 WHERE = "it comes from the data or the parameters, or the model overflows"
@@ -51,11 +51,11 @@ class ModelOperator(Operator):
     """
 
     def __init__(
-        self, setting: Setting, terms: TermStore, chosen: Sequence[int] | None = None
+        self, problem: Problem, terms: TermStore, chosen: Sequence[int] | None = None
     ) -> None:
-        self.setting = setting
+        self.problem = problem
         self._terms = terms
-        everything = setting.copy.parameters
+        everything = problem.copy.parameters
         self._chosen = tuple(range(len(everything.names)) if chosen is None else chosen)
         self.parameters = everything.restricted(self._chosen)
         self._products = 0
@@ -94,13 +94,13 @@ class ModelOperator(Operator):
         ):
             return super().restrict(params)
         chosen = [self._chosen[i] for i in self.parameters.indices(params)]
-        return type(self)(self.setting, self._terms, chosen)
+        return type(self)(self.problem, self._terms, chosen)
 
     def load(self, model: Any) -> None:
         """Take over the state that the user's model has now; data and loss stay what they are."""
         self.release()
-        self.setting.copy.load(model)
-        self.setting.count = None
+        self.problem.copy.load(model)
+        self.problem.count = None
 
     def spectrum(self, *arguments: Any, **options: Any) -> Any:
         """Return an estimate of the spectrum, after a check: see ``Operator.spectrum``."""
@@ -154,7 +154,7 @@ class ModelOperator(Operator):
         """Return the loss on all data."""
         total, count = 0.0, 0.0
         for chunk in self._terms.chunks():
-            value, weight = self.setting.copy.run(self.setting.criterion.total, chunk)
+            value, weight = self.problem.copy.run(self.problem.criterion.total, chunk)
             total, count = total + float(value.detach()), count + weight
         total = sum_number(total, self.device)
         return total / self._divisor(count)
@@ -165,7 +165,7 @@ class ModelOperator(Operator):
         result = torch.zeros(self.parameters.size, dtype=self.dtype, device=self.device)
         count = 0.0
         for chunk in self._terms.chunks():
-            gradients, weight = self.setting.gradients(chunk)
+            gradients, weight = self.problem.gradients(chunk)
             result += self.parameters.join([gradients[i] for i in self._chosen])
             count += weight
         sum_tensor(result)
@@ -181,18 +181,18 @@ class ModelOperator(Operator):
         was said about it (`reduction`).
         """
         term, batch = self._terms.first()
-        checked = BatchProbe(self.setting, self._chosen, term, batch, self._moved).check(rng)
-        misfit = self.setting.misfit() if checked.passed else None
-        return checked if misfit is None else replace(checked, passed=False, message=misfit)
+        checked = BatchProbe(self.problem, self._chosen, term, batch, self._moved).check(rng)
+        found = misfit(self.problem) if checked.passed else None
+        return checked if found is None else replace(checked, passed=False, message=found)
 
     def require_sound(self) -> None:
         """Refuse a loss that is random or not finite, and warn of products that look wrong."""
         checked = self.check()
-        self.setting.take_for_steady()
+        self.problem.take_for_steady()
         refused = not checked.deterministic or not checked.finite
         message = f"products are suspect: {checked.message}"
         if refused:
-            tensors = tensors_in(self.setting.batches.first)
+            tensors = tensors_in(self.problem.batches.first)
             holds_nan = any(bool((t != t).any()) for t in tensors)
             message = "data holds NaN." if holds_nan else f"model: {checked.message}"
         # Where one rank stopped alone, the others would wait for it.
@@ -216,12 +216,12 @@ class ModelOperator(Operator):
 
     @staticmethod
     @abstractmethod
-    def _moved(setting: Setting, batch: Any, there: ModelCopy) -> Sequence[Tensor]:
+    def _moved(problem: Problem, batch: Any, there: ModelCopy) -> Sequence[Tensor]:
         """Return what changes by a product, to first order, when the parameters move."""
 
     @_recordable
     def _apply(self, columns: Tensor) -> Tensor:
-        self.setting.require_steady()
+        self.problem.require_steady()
         rows = columns.detach().mT.contiguous()
         result = self._terms.multiply(rows, self.parameters, self._chosen)
         sum_tensor(result)
@@ -235,10 +235,10 @@ class ModelOperator(Operator):
 
     def _divisor(self, count: float) -> float:
         """Return what totals are divided by, from the count of the batches of this rank."""
-        if not self.setting.criterion.averaged:
+        if not self.problem.criterion.averaged:
             return 1.0
-        if self.setting.count is None:
-            self.setting.count = sum_number(count, self.device)
-        if self.setting.count == 0:
+        if self.problem.count is None:
+            self.problem.count = sum_number(count, self.device)
+        if self.problem.count == 0:
             raise ValueError("data has no targets that count: all of them are ignored.")
-        return self.setting.count
+        return self.problem.count

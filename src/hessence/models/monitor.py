@@ -154,7 +154,7 @@ class Monitor:
         self._trace, self._refresh, self._rng = int(trace), int(refresh), seed(rng)
         self._history = History(size, int(k))
         self._trackers = {"hessian": Tracker(int(k), float(tol), int(remember))}
-        if ggn and isinstance(self._hessian.setting.criterion, PairCriterion):
+        if ggn and isinstance(self._hessian.problem.criterion, PairCriterion):
             self._trackers["ggn"] = Tracker(int(k), float(tol), int(remember))
         self._last: int | None = None
         self._files = None if path is None else MonitorFiles(path)

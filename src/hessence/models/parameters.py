@@ -233,3 +233,9 @@ def _require_one_kind(tensors: Sequence[Tensor], names: Sequence[str]) -> None:
             )
     if sum(tensor.numel() for tensor in tensors) == 0:
         raise ValueError("params must hold at least one number.")
+
+
+def irregular(like: Tensor) -> Tensor:
+    """Return numbers between −1 and 1, shaped like others, of which no two are the same."""
+    count = torch.arange(1, like.numel() + 1, device=like.device)
+    return count.to(like.dtype).sin().reshape(like.shape)

@@ -84,11 +84,11 @@ class Candidate:
     @classmethod
     def of(cls, H: ModelHessian) -> Candidate:
         """Watch the model of an operator, and refuse what no theorem is for."""
-        setting = H.setting
-        criterion, model, batches = setting.criterion, setting.copy.model, setting.batches.kept
+        problem = H.problem
+        criterion, model, batches = problem.criterion, problem.copy.model, problem.batches.kept
         if not isinstance(criterion, PairCriterion):
             raise NotRecognised("the loss is a closure, which may do anything with the model")
-        if not setting.copy.owned:
+        if not problem.copy.owned:
             raise NotRecognised("the model was not copied, and only copies are looked into")
         _require_ordinary(model, H.shape[0])
         if batches is None:
@@ -101,7 +101,7 @@ class Candidate:
         try:
             model = copy.deepcopy(model)
             program = read(model, batches[0][0])
-            candidate = cls(model, batches, criterion, setting.memory, program)
+            candidate = cls(model, batches, criterion, problem.memory, program)
             _ = candidate.kinds and candidate.factor
         except Exception as error:
             # Also from a model that runs as it is, but not where its functions are looked at.

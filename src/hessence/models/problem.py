@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from copy import copy as shallow_copy
 from functools import cached_property, partial
-from itertools import islice
 from typing import Any
 
 import torch
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 
 from hessence._common.arrays import dtype_name
 from hessence._common.device import budget
-from hessence.models.batch_parts import can_join, first_length, joined, rebuilt, some_rows
+from hessence.models.batch_parts import rebuilt
 from hessence.models.checks import RANDOM, same
 from hessence.models.criteria import PointwiseCriterion, as_criterion, is_own
 from hessence.models.criterion import (
@@ -29,26 +27,16 @@ from hessence.models.data import Batches, gather, is_sample_pair, merged, parall
 from hessence.models.feed_forward import Chain, FeedForwardTerm
 from hessence.models.graph_memory import graph_bytes
 from hessence.models.model_copy import ModelCopy
-from hessence.models.term_store import TermStore
-from hessence.models.terms import Term
+from hessence.models.products import Term, TermStore
 
 TRIED = 64
 """How many samples it is tried on whether a loss is steady and samples do not depend on others."""
 
-COMPARED = 4
-"""How many batches are joined with the first one to see whether a loss is what was said of it."""
-
-MISFIT = (
-    "the loss of two batches together is not the combination of their losses that was asked for, "
-    "as if it were a mean over targets that are not ignored, or over words: return a pair (mean, "
-    "weight), the weight being how many the mean is over, or give all data as one batch."
-)
-
 CLOSURE = "; if loss is a closure of (model, batch), pass closure=True"
 
 
-class Setting:
-    """A snapshot of a model, its data in batches, its loss, and how to multiply."""
+class Problem:
+    """A copy of a model, its data in batches, its loss, and how to multiply."""
 
     def __init__(
         self,
@@ -106,7 +94,8 @@ class Setting:
         """Run the model; where PyTorch cannot, that is told of the data."""
         try:
             return self.copy.run(predict, inputs)
-        except (torch.OutOfMemoryError, NotImplementedError):  # not for what the data are
+        except (torch.OutOfMemoryError, NotImplementedError):
+            # These say nothing about the data.
             raise
         except (RuntimeError, TypeError) as error:
             told, several = type(inputs).__name__, isinstance(inputs, (tuple, list))
@@ -135,7 +124,7 @@ class Setting:
                 "x[None] and y[None], or stack the samples."
             )
 
-    def doubled(self) -> Setting:
+    def doubled(self) -> Problem:
         """Return the same in double precision, for a check."""
         twin = shallow_copy(self)
         twin.copy = self.copy.double()
@@ -211,59 +200,6 @@ class Setting:
             once, again = (float(self.copy.run(self.criterion.total, batch)[0]) for _ in range(2))
         return same(once, again, self.copy.parameters.leaves[0].dtype)
 
-    def misfit(self) -> str | None:
-        """Tell if the loss of two batches joined is not what was said of their losses.
-
-        The first batch is joined with a few others; where they differ in shape, it is cut in two.
-        """
-        if not isinstance(self.criterion, (FunctionCriterion, ClosureCriterion)):
-            return None
-        first, *others = self._spread()
-        cut = _halves(first) if others and can_join(first) else None
-        for one, two in [(first, other) for other in others] + ([] if cut is None else [cut]):
-            if can_join(one) and can_join(two) and not self._fits(one, two):
-                return MISFIT
-        return None
-
-    def _spread(self) -> list[Any]:
-        """Return the first batch and a few others, from all over the data if they are kept."""
-        batches = self.batches.kept
-        if batches is None:
-            return list(islice(self.batches, 2))
-        step = max(1, (len(batches) - 1) // COMPARED)
-        return [batches[0], *batches[1::step][:COMPARED]]
-
-    def _fits(self, one: Any, two: Any) -> bool:
-        """Whether the loss of two batches together is the combination of their losses."""
-        with torch.no_grad():
-            if isinstance(self.criterion, FunctionCriterion):
-                # A model may treat samples in company differently, which is none of the loss.
-                one, two = ((self.copy.run(predict, x), y) for x, y in (one, two))
-                if not (can_join(one) and can_join(two)):
-                    return True
-            try:
-                both = joined(one, two)
-            except (RuntimeError, ValueError):
-                # Samples of other shapes cannot be joined.
-                return True
-            (total, count), *parts = (self._measured(batch) for batch in (both, one, two))
-        parts_total, parts_count = (sum(values) for values in zip(*parts, strict=True))
-        if not self.criterion.averaged:
-            count = parts_count = 1.0
-        if not count or not parts_count or not math.isfinite(total / count):
-            return True
-        eps = torch.finfo(self.copy.parameters.leaves[0].dtype).eps
-        size = sum(abs(value) for value, _ in parts) / parts_count
-        return bool(abs(total / count - parts_total / parts_count) <= 1e3 * eps * size)
-
-    def _measured(self, batch: Any) -> tuple[float, float]:
-        """Return total and count of a batch, or of a prediction and its target."""
-        if isinstance(self.criterion, FunctionCriterion):
-            prediction, target = batch
-            return float(self.criterion.sum(prediction, target)), self.criterion.count(*batch)
-        total, count = self.copy.run(self.criterion.total, batch)
-        return float(total), count
-
     @cached_property
     def separable(self) -> bool:
         """Whether samples are on their own in model and loss: batches may be cut and merged.
@@ -293,7 +229,8 @@ class Setting:
         """Whether the model predicts the same for two halves of the inputs as for both at once."""
         try:
             whole, *parts = (there.run(predict, x) for x in (inputs, *inputs.tensor_split(2)))
-        except Exception:  # a model that knows the number of samples
+        except Exception:
+            # The model may know the number of samples.
             return False
         if not all(isinstance(part, Tensor) and part.ndim for part in [whole, *parts]):
             return False
@@ -352,13 +289,6 @@ def _pair_or_batches(data: Any, loss: Any, closure: bool | None) -> Any:
             "tuple for a pair, or pass closure=True if loss is a closure of (model, batch)."
         )
     return data if closure else tuple(data)
-
-
-def _halves(batch: Any) -> tuple[Any, Any] | None:
-    """Cut a batch in two, or return None if it has a single sample."""
-    middle = first_length(batch) // 2
-    rows = slice(middle), slice(middle, None)
-    return (some_rows(batch, rows[0]), some_rows(batch, rows[1])) if middle else None
 
 
 def _detached(part: Any) -> Any:

@@ -1,0 +1,181 @@
+"""What a check of an operator's products needs: products and gradients on one batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hessence._common.arguments import Seed
+from hessence.models.batch_parts import can_join, first_length, joined, rebuilt, some_rows
+from hessence.models.checks import Check, check_products
+from hessence.models.criterion import ClosureCriterion, FunctionCriterion, predict
+from hessence.models.data import Batches
+from hessence.models.model_copy import ModelCopy
+from hessence.models.parameters import Parameters
+from hessence.models.problem import Problem
+from hessence.models.products import Term
+
+COMPARED = 4
+"""How many batches are joined with the first one to see whether a loss is what was said of it."""
+
+MISFIT = (
+    "the loss of two batches together is not the combination of their losses that was asked for, "
+    "as if it were a mean over targets that are not ignored, or over words: return a pair (mean, "
+    "weight), the weight being how many the mean is over, or give all data as one batch."
+)
+
+Moved = Callable[[Problem, Any, ModelCopy], Sequence[Tensor]]
+"""What changes by a product, to first order, when a copy's parameters have moved, on a batch."""
+
+
+class BatchProbe:
+    """Products of an operator on one batch, and what finite differences take instead.
+
+    PyTorch takes the padding of embeddings for constant, so it has no part in either.
+
+    Parameters
+    ----------
+    problem : Problem
+        Model and loss.
+    chosen : sequence of int
+        Which of the parameters the operator is for.
+    term : Term
+        The batch's share of the operator.
+    batch : object
+        The batch.
+    moved : callable
+        See ``Moved``.
+    """
+
+    def __init__(
+        self, problem: Problem, chosen: Sequence[int], term: Term, batch: Any, moved: Moved
+    ) -> None:
+        self._problem, self._chosen, self._term, self._batch = problem, chosen, term, batch
+        self._moved = moved
+        self._parameters: Parameters = problem.copy.parameters.restricted(chosen)
+        self._padding = problem.copy.padding_rows
+        self._mover, self._moved_batch = self._widened()
+        self._there = self._mover.copy.clone() if self._is_the_models else self._mover.copy
+
+    def check(self, rng: Seed) -> Check:
+        """Compare products with finite differences, up to their own error."""
+        leaves = self._parameters.leaves
+        size = float(torch.stack([leaf.detach().norm() for leaf in leaves]).norm())
+        reference = leaves[0].new_zeros(self._parameters.size).detach()
+        precision = self._mover.copy.parameters.leaves[0].dtype
+        move = self._move if self._is_the_models else None
+        steady = self._problem.is_steady(self._batch)
+        total, _ = self._problem.copy.run(self._problem.criterion.total, self._batch)
+        loss = float(total.detach())
+        return check_products(self._multiply, move, loss, steady, reference, size, rng, precision)
+
+    @property
+    def _is_the_models(self) -> bool:
+        return self._problem.copy.owned and not self._parameters.foreign
+
+    def _multiply(self, v: Tensor) -> Tensor:
+        parts = self._term.multiply(self._without_padding(v), self._chosen)
+        return self._parameters.join(self._without_padding(self._parameters.join(parts)))
+
+    def _move(self, step: Tensor) -> Tensor:
+        values = [leaf.detach() for leaf in self._mover.copy.parameters.leaves]
+        for i, part in zip(self._chosen, self._without_padding(step), strict=True):
+            values[i] = values[i] + part
+        self._there.move(values)
+        gradients = self._moved(self._mover, self._moved_batch, self._there)
+        image = self._parameters.join([gradients[i] for i in self._chosen])
+        return self._parameters.join(self._without_padding(image))
+
+    def _without_padding(self, vector: Tensor) -> list[Tensor]:
+        """Cut a vector into parts, with zeros for padding."""
+        cut = self._parameters.split(vector.clone())
+        parts = dict(zip(self._parameters.names, cut, strict=True))
+        for name in parts.keys() & self._padding.keys():
+            parts[name][self._padding[name]] = 0
+        return list(parts.values())
+
+    def _widened(self) -> tuple[Problem, Any]:
+        """Return problem and batch in double precision, or as they are if that fails."""
+        double = self._parameters.leaves[0].dtype == torch.float64
+        if double or not self._is_the_models:
+            return self._problem, self._batch
+        try:
+            problem, batch = self._problem.doubled(), rebuilt(_wide, self._batch)
+            gradients = self._moved(problem, batch, problem.copy)
+            if all(gradient.dtype == torch.float64 for gradient in gradients):
+                return problem, batch
+        except Exception:
+            # The model or the loss is made for single precision only.
+            pass
+        return self._problem, self._batch
+
+
+def _wide(part: Any) -> Any:
+    return part.double() if isinstance(part, Tensor) and part.is_floating_point() else part
+
+
+def misfit(problem: Problem) -> str | None:
+    """Tell if the loss of two batches joined is not what was said of their losses.
+
+    The first batch is joined with a few others; where they differ in shape, it is cut in two. For
+    PyTorch's losses there is nothing to compare.
+    """
+    if not isinstance(problem.criterion, (FunctionCriterion, ClosureCriterion)):
+        return None
+    first, *others = _spread(problem.batches)
+    pairs = [(first, other) for other in others]
+    if others and can_join(first) and first_length(first) > 1:
+        middle = first_length(first) // 2
+        pairs.append((some_rows(first, slice(middle)), some_rows(first, slice(middle, None))))
+    for one, two in pairs:
+        if can_join(one) and can_join(two) and not _fits(problem, one, two):
+            return MISFIT
+    return None
+
+
+def _spread(batches: Batches) -> list[Any]:
+    """Return the first batch and a few others, from all over the data if they are kept."""
+    if batches.kept is None:
+        return list(islice(batches, 2))
+    step = max(1, (len(batches.kept) - 1) // COMPARED)
+    return [batches.kept[0], *batches.kept[1::step][:COMPARED]]
+
+
+def _fits(problem: Problem, one: Any, two: Any) -> bool:
+    """Whether the loss of two batches together is the combination of their losses."""
+    criterion, copy = problem.criterion, problem.copy
+    with torch.no_grad():
+        if isinstance(criterion, FunctionCriterion):
+            # A model may treat samples in company differently, which is none of the loss.
+            one, two = ((copy.run(predict, x), y) for x, y in (one, two))
+            if not (can_join(one) and can_join(two)):
+                return True
+        try:
+            both = joined(one, two)
+        except (RuntimeError, ValueError):
+            # Samples of other shapes cannot be joined.
+            return True
+        (total, count), *parts = (_measured(problem, batch) for batch in (both, one, two))
+    parts_total, parts_count = (sum(values) for values in zip(*parts, strict=True))
+    if not criterion.averaged:
+        count = parts_count = 1.0
+    if not count or not parts_count or not math.isfinite(total / count):
+        return True
+    eps = torch.finfo(copy.parameters.leaves[0].dtype).eps
+    size = sum(abs(value) for value, _ in parts) / parts_count
+    return bool(abs(total / count - parts_total / parts_count) <= 1e3 * eps * size)
+
+
+def _measured(problem: Problem, batch: Any) -> tuple[float, float]:
+    """Return total and count of a batch, or of a prediction and its target."""
+    criterion = problem.criterion
+    if isinstance(criterion, FunctionCriterion):
+        prediction, target = batch
+        return float(criterion.sum(prediction, target)), criterion.count(prediction, target)
+    total, count = problem.copy.run(criterion.total, batch)
+    return float(total), count
