@@ -21,7 +21,7 @@ from typing import Any
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, stack_rows, zero_rows
+from hessence._common.arrays import Array, like, stack_rows, zero_rows
 from hessence.networks.scalar.gram import Gram, outlier_pair, root
 from hessence.spectra.frames import Frame
 from hessence.spectra.operators import Hessian, Part
@@ -98,7 +98,7 @@ class Products(Hessian):
 
     def squared_norm(self) -> Array:
         """Return 2m Σ δ_c² + 4 Σ s_cc δ_c g_c + Σ s_cd² N_c N_d, with N = ‖w‖² + ‖v‖²."""
-        xp, g, units = api.array_namespace(self.w), self.numbers, self._units
+        xp, g, units = api.array_namespace(self.w), self.numbers, like(self._units, self.w)
         swap = self.gradient * (2 * units * self.gradient + 4 * self._diagonal * g.inner)
         if not self.coupled:
             return xp.sum(swap + (self.loss_hessian * g.norm) ** 2, axis=-1)
