@@ -22,7 +22,7 @@ import hessence as hs
 from benchmarks.models import digits_classifier, small_gpt
 from benchmarks.timing import Comparison, compare
 from benchmarks.torch_models import threads
-from hessence.models import exact_kernels, term_store
+from hessence.models import exact_kernels, products
 
 COLUMNS = 8
 """How many columns are multiplied."""
@@ -92,11 +92,11 @@ def _columns() -> Iterator[Comparison]:
         V = torch.randn(H.shape[0], COLUMNS)
 
         def limited(limit: float, H: Any = H, V: Tensor = V) -> Any:
-            before, term_store.AT_ONCE_BYTES = term_store.AT_ONCE_BYTES, limit
+            before, products.AT_ONCE_BYTES = products.AT_ONCE_BYTES, limit
             try:
                 return H @ V
             finally:
-                term_store.AT_ONCE_BYTES = before
+                products.AT_ONCE_BYTES = before
 
         task = f"convolutions, {samples} samples: {COLUMNS} columns at once"
         yield compare(task, lambda f=limited: f(2.0**40), "one by one", lambda f=limited: f(0.0))

@@ -7,8 +7,11 @@ from typing import Any, Literal, get_args
 
 from hessence._common.arguments import Seed, generator, require_int, require_tolerance
 from hessence._common.device import full_precision
+from hessence._common.messages import warn
 from hessence.krylov.request import require_which
+from hessence.models.checks import CheckWarning
 from hessence.models.criterion import Reduction
+from hessence.models.model_checks import misfit
 from hessence.models.model_matrices import ModelHessian, hessian
 from hessence.models.recognition.recognise import NotRecognised, exact_spectrum
 from hessence.spectra.estimate import Estimate
@@ -154,7 +157,11 @@ def _solve(
     if method != "estimate":
         try:
             with full_precision():
-                return exact_spectrum(H)
+                found = exact_spectrum(H)
+                told = misfit(H.problem)
+            if told is not None:
+                warn(told, CheckWarning)
+            return found
         except NotRecognised as refusal:
             reason = str(refusal)
     if method == "exact":
