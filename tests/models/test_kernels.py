@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 import hessence as hs
 from hessence.models.exact_kernels import ExactKernels
@@ -127,7 +129,7 @@ def test_losses_with_derivatives_in_them(loss):
     data = (numbers(2, 3, 3, seed=1), numbers(2, 3, 1, seed=2))
     with sdpa_kernel(SDPBackend.MATH):
         expected = finite_differences(lambda: loss(model, data), model.parameters(), 1e-4)
-    assert_same(hs.hessian(model, [data], loss).dense(), expected, 1e-9)
+    assert_same(hs.hessian(model, [data], loss, closure=True).dense(), expected, 1e-9)
 
 
 class Pushed(nn.Module):
@@ -189,3 +191,36 @@ def test_embeddings_that_weigh_words_by_their_number():
     found, expected = (hs.hessian(m, (words, y), nn.MSELoss()).dense() for m in (weighing, plain))
     assert_same(found, expected)
     assert weighing[0].scale_grad_by_freq
+
+
+class Attending(nn.Module):
+    """Attention between checkpoints."""
+
+    def __init__(self):
+        super().__init__()
+        self.inward, self.outward = Everything().inward, Everything().outward
+
+    def forward(self, x):
+        z = checkpoint(lambda t: F.gelu(self.inward(t)), x, use_reentrant=False)
+        return self.outward(F.scaled_dot_product_attention(z, z, z))
+
+
+def test_settings_of_the_process_outlast_no_run():
+    """Runs in several threads neither take them from each other nor leave them behind."""
+    torch.manual_seed(0)
+    x, y = numbers(2, 3, 3, seed=1), numbers(2, 3, 1, seed=2)
+    operators = [hs.hessian(Attending(), (x, y), nn.MSELoss(), memory=0) for _ in range(4)]
+    v = numbers(operators[0].shape[0])
+    expected = [H @ v for H in operators]
+
+    def settings():
+        cuda = torch.backends.cuda
+        flags = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()
+        return *flags, torch.utils.checkpoint.CheckpointFunction
+
+    before = settings()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda i: operators[i % 4] @ v, range(200)))
+    assert settings() == before
+    for i, image in enumerate(found):
+        assert_same(image, expected[i % 4])

@@ -8,8 +8,10 @@ is not worth their code.
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -29,7 +31,7 @@ class ExactKernels:
     derivative, nor has a hard sigmoid. That of weight normalisation is wrong. So are the third
     derivative of layer norm, which a loss with gradients in it needs, and its second one in forward
     mode: what the forward pass saves is taken for constants. Activation checkpoints run parts of
-    the model again in every backward pass.
+    the model again in every backward pass. What is compiled has one derivative.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -38,16 +40,51 @@ class ExactKernels:
     @contextmanager
     def used(self) -> Iterator[None]:
         """Use the kernels, and record what they do."""
+        settings = [_SETTINGS, _RECURRENT_SETTINGS] if self._recurrent else [_SETTINGS]
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(mode=False))
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(full_precision())
-            stack.enter_context(_without_checkpoints())
-            if self._recurrent and torch.backends.cudnn.is_available():
-                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            for shared in settings:
+                stack.enter_context(shared.used())
             stack.enter_context(_Replacements())
             yield
+
+
+class _ProcessSettings:
+    """Settings that PyTorch has for the whole process, made by the first run that needs them.
+
+    The last run undoes them: if each run undid its own, runs in several threads would take them
+    from each other, or leave them behind. Another thread that uses the same model meanwhile gets
+    the same outputs up to rounding.
+
+    Parameters
+    ----------
+    *contexts : callable
+        Make the context managers of the settings.
+    """
+
+    def __init__(self, *contexts: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._contexts, self._lock = contexts, threading.Lock()
+        self._runs, self._made = 0, ExitStack()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Have the settings made, for as long as this and other runs need them."""
+        with self._lock:
+            if not self._runs:
+                with ExitStack() as stack:
+                    for context in self._contexts:
+                        stack.enter_context(context())
+                    self._made = stack.pop_all()
+            self._runs += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._runs -= 1
+                if not self._runs:
+                    self._made.close()
 
 
 class _Replacements(TorchFunctionMode):  # type: ignore[misc]
@@ -131,3 +168,17 @@ class _Call:
     def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
         """Call the function."""
         return function(*args)
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Let compiled parts run as they were written."""
+    if "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+_SETTINGS = _ProcessSettings(
+    lambda: sdpa_kernel(SDPBackend.MATH), _without_checkpoints, _uncompiled
+)
+_RECURRENT_SETTINGS = _ProcessSettings(lambda: torch.backends.cudnn.flags(enabled=False))

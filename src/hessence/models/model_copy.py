@@ -8,11 +8,10 @@ copy, such as running statistics, is reset, so that every run starts from the sa
 from __future__ import annotations
 
 import copy
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -163,7 +162,7 @@ class ModelCopy:
             of its modules' parameters, it is not replaced.
         """
         try:
-            with self._lock, self._kernels.used(), _uncompiled(), self._fresh(values or {}):
+            with self._lock, self._kernels.used(), self._fresh(values or {}):
                 return function(self.model, *copied(arguments))
         except RuntimeError as error:
             self._require_same_precision(arguments, error)
@@ -353,11 +352,3 @@ def _obstacle(modules: Mapping[str, nn.Module], memo: dict[int, Any]) -> str:
                 # Whatever it raises, this is the part that is looked for.
                 return f"attribute {attribute!r} ({type(value).__name__}) of {where}"
     return "something in it"
-
-
-def _uncompiled() -> AbstractContextManager[Any]:
-    """Let compiled parts run as they were written: what is compiled has one derivative."""
-    if "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
-        return nullcontext()
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
