@@ -157,6 +157,26 @@ def test_single_sequences_and_torch_arrays():
     assert net.attention(x[0]).shape == (4, 4)
 
 
+def test_arrays_of_the_standard():
+    strict = pytest.importorskip("array_api_strict")
+    net, x, y = instance(9, keys=7)
+    weights = (strict.asarray(np.asarray(w)) for w in (net.W_v, net.W_q, net.W_k))
+    H = hs.MatrixAttention(*weights).hessian(strict.asarray(x), strict.asarray(y))
+    spectrum, own = H.spectrum(), net.hessian(x, y).spectrum()
+    assert isinstance(spectrum.eigenvalues, type(strict.asarray(x)))
+    np.testing.assert_allclose(np.asarray(spectrum.eigenvalues), own.eigenvalues, atol=1e-13)
+    for space in (*spectrum["bulk"], *spectrum["twin"]):
+        assert space.vectors(1).shape == (H.shape[0], 1)
+
+
+def test_products_of_many_columns_at_once():
+    net, x, y = instance(10, sequences=40, n=40)
+    H = net.hessian(x, y)
+    columns = np.random.default_rng(0).normal(size=(H.shape[0], 50))
+    each = np.stack([H @ column for column in columns.T], axis=-1)
+    np.testing.assert_allclose(H @ columns, each, rtol=1e-11, atol=1e-13)
+
+
 def test_unused_keys_and_zero_weights():
     net, x, y = instance(4, keys=6)
     W_q, W_k = np.zeros((2, 6)), np.zeros((2, 6))

@@ -14,6 +14,9 @@ from hessence.spectra.operators import Hessian, Part
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Subspaces
 
+CACHE = 2**16
+"""How many numbers about all tokens are worked on at a time."""
+
 
 @dataclass(frozen=True)
 class TokenMoments:
@@ -99,22 +102,33 @@ class MatrixAttentionHessian(Hessian):
         return self.W_v
 
     def _apply(self, columns: Array) -> Array:
+        count = int(columns.shape[-1])
+        step = max(1, CACHE // math.prod(self.moments.x.shape))
+        parts = [
+            self._apply_some(columns[:, start : min(start + step, count)])
+            for start in range(0, count, step)
+        ]
+        return parts[0] if len(parts) == 1 else api.array_namespace(columns).concat(parts, axis=-1)
+
+    def _apply_some(self, columns: Array) -> Array:
         xp, t = api.array_namespace(columns), self.moments
         dV, dQ, dK = self._split(columns)
         dM = _times(dQ, transpose(self.W_k)) + _act(self.W_q, xp.permute_dims(dK, (1, 0, 2)))
         z = t.scale * _act(t.x, dM)
         dh = xp.matmul(t.covariance, z)
-        on_value, on_z = 0 * dV, 0 * z
+        on_value, on_h = 0 * dV, 0 * z
         if self.part != "functional":
             df = _act(t.mean, dV) + xp.matmul(transpose(self.W_v), dh)
             d_first = t.loss_hessian(df)
             on_value = on_value + _act(transpose(t.mean), d_first)
-            on_z = on_z + xp.matmul(t.covariance, xp.matmul(self.W_v, d_first))
+            on_h = on_h + xp.matmul(self.W_v, d_first)
         if self.part != "ggn":
             swapped = xp.permute_dims(dV, (1, 0, 2))
             on_value = on_value + xp.permute_dims(_act(transpose(t.first), dh), (1, 0, 2))
-            mixed = xp.matmul(t.covariance, _act(t.first, swapped))
-            on_z = on_z + mixed + xp.matmul(t.skew, z)
+            on_h = on_h + _act(t.first, swapped)
+        on_z = xp.matmul(t.covariance, on_h)
+        if self.part != "ggn":
+            on_z = on_z + xp.matmul(t.skew, z)
         on_scores = t.scale * _act(transpose(t.x), on_z)
         on_q = _times(on_scores, self.W_k)
         on_k = _times(xp.permute_dims(on_scores, (1, 0, 2)), self.W_q)
