@@ -146,8 +146,11 @@ def span(columns: Array, *, tol: float | None = None, full: bool = False) -> tup
     if columns.ndim > 2:
         basis, _ = xp.linalg.qr(columns, mode="complete" if full else "reduced")
         return basis, min(columns.shape[-2:])
-    scaled = transpose(unit(transpose(columns)))
-    basis, singular, _ = xp.linalg.svd(scaled, full_matrices=False)
+    # The triangular factor has columns of the same lengths, and is small if there are few.
+    basis, triangle = xp.linalg.qr(columns)
+    scaled = transpose(unit(transpose(triangle)))
+    left, singular, _ = xp.linalg.svd(scaled, full_matrices=False)
+    basis = xp.matmul(basis, left)
     missing = int(columns.shape[0]) - int(basis.shape[1])
     if full and missing:
         eye = xp.eye(missing, dtype=columns.dtype, device=api.device(columns))

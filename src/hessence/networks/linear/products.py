@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, transpose
+from hessence._common.arrays import Array, stack_rows, transpose
 from hessence.data.matrix_objectives import Dense, LossHessian, Separable
 from hessence.networks.linear.chain import Chain
 from hessence.spectra.operators import Hessian, Part
@@ -91,10 +91,12 @@ class LinearProducts(Hessian):
                 step = step + xp.matmul(back, transpose(d_before[i]))
             out.append(step)
             w = self.weights[i][..., None, :, :]
-            d_back = xp.matmul(transpose(w), d_back)
-            if self.part != "ggn":
-                d_back = d_back + xp.matmul(transpose(changes[i]), back)
-                back = xp.matmul(transpose(w), back)
+            if self.part == "ggn":
+                d_back = xp.matmul(transpose(w), d_back)
+                continue
+            # Wᵀ d_back + dWᵀ back, as one product.
+            d_back = xp.matmul(transpose(stack_rows(w, changes[i])), stack_rows(d_back, back))
+            back = xp.matmul(transpose(w), back)
         # Nothing comes before the first layer, P_1 = I.
         out.append(d_back)
         return out[::-1]
