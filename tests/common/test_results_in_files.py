@@ -4,6 +4,9 @@ import copy
 import json
 import os
 import pickle
+import subprocess
+import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import torch
 
 import hessence as hs
 from hessence._common.files import KINDS, decoded, encoded
+from hessence._loading import LATER
 
 DIAGONAL = np.concatenate([[9.0, 9.0, 5.0], np.linspace(-1.0, 2.0, 300)])
 
@@ -139,3 +143,15 @@ def test_a_trajectory_from_a_file_says_that_its_networks_are_gone():
     for question in (lambda: again[0], lambda: again.spectrum(0)):
         with pytest.raises(ValueError, match="networks are gone"):
             question()
+
+
+@pytest.mark.parametrize("kind", LATER)
+def test_kinds_that_are_loaded_later_are_where_they_are_looked_for(kind):
+    import_module(LATER[kind])
+    assert KINDS[kind].__module__ == LATER[kind]
+
+
+def test_kinds_that_are_loaded_at_once_need_no_entry():
+    code = "import hessence; from hessence._common.files import KINDS; print(*KINDS)"
+    known = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(KINDS) == set(known.stdout.split()) | set(LATER)
