@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from hessence._common.arrays import dtype_name
 from hessence.models.batch_parts import copied, tensors_in
 from hessence.models.exact_kernels import ExactKernels
-from hessence.models.model_layers import require_deterministic, unwrap
-from hessence.models.module_state import ModuleState, set_flag
+from hessence.models.model_layers import ModuleState, require_deterministic, set_flag, unwrap
 from hessence.models.parameters import Parameters, irregular
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
