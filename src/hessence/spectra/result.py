@@ -136,40 +136,44 @@ class SpectralResult(Saved):
             pandas = import_module("pandas")
         except ModuleNotFoundError as error:
             raise ImportError("to_frame needs pandas: pip install pandas.") from error
-        return pandas.DataFrame(self._columns())
+        return pandas.DataFrame(self._columns(slice(None)))
 
-    def _columns(self) -> dict[str, Any]:
+    def ends(self, most: int) -> tuple[Eigenspace, ...]:
+        """Return at most so many of ``spaces``, from both ends."""
+        half = most // 2
+        return self.spaces if len(self.spaces) <= most else self.spaces[:half] + self.spaces[-half:]
+
+    def _columns(self, rows: slice | list[int]) -> dict[str, Any]:
+        """Return some rows of the table: all of them, or those of ``ends``."""
         own: Any = self
         values, counts = to_numpy(own.values), to_numpy(own.multiplicities)
         if values.ndim > 1:
             raise ValueError("a table belongs to one network; pick one of the batch first.")
         first = np.cumsum(counts) - counts
+        spaces = self.spaces if isinstance(rows, slice) else self.ends(len(rows))
         return {
-            "label": [space.label for space in self.spaces],
-            "value": values,
-            "multiplicity": counts,
-            "error": to_numpy(own.errors)[first],
+            "label": [space.label for space in spaces],
+            "value": values[rows],
+            "multiplicity": counts[rows],
+            "error": to_numpy(own.errors)[first[rows]],
         }
 
     def _repr_html_(self) -> str:
-        """Return the table as notebooks show it."""
-        head, own = repr(self).partition("\n")[0], self
-        try:
-            columns = own._columns()
-        except ValueError:
-            # A batch of networks has a range in each place, which its text shows.
+        """Return the table as notebooks show it, without making all eigenspaces of many."""
+        own: Any = self
+        if own.values.ndim > 1:
             return f"<pre>{escape(repr(self))}</pre>"
-        count = len(columns["label"])
-        half = SHOWN // 2
-        shown = range(count) if count <= SHOWN else [*range(half), *range(count - half, count)]
+        count, half = int(own.values.shape[0]), SHOWN // 2
+        few = count <= SHOWN
+        places = list(range(count) if few else [*range(half), *range(count - half, count)])
+        columns = self._columns(places)
         rows = [
-            f"<tr><td>{escape(columns['label'][i])}</td><td>{columns['value'][i]:.6g}</td>"
-            f"<td>{columns['multiplicity'][i]}</td><td>{columns['error'][i]:.1e}</td></tr>"
-            for i in shown
+            f"<tr><td>{escape(label)}</td><td>{value:.6g}</td><td>{number}</td><td>{error:.1e}</td></tr>"
+            for label, value, number, error in zip(*columns.values(), strict=True)
         ]
-        if count > SHOWN:
+        if not few:
             rows.insert(half, f'<tr><td colspan="4">… {count - SHOWN} more …</td></tr>')
-        names = "".join(f"<th>{name}</th>" for name in columns)
+        head, names = repr(self).partition("\n")[0], "".join(f"<th>{n}</th>" for n in columns)
         return f"<table><caption>{escape(head)}</caption><tr>{names}</tr>{''.join(rows)}</table>"
 
 
