@@ -121,12 +121,9 @@ class Candidate:
         (l)inear, (a)ffine and (r)elu; capitals for h + g(h), parentheses if g has several layers.
         A model whose parameters are not all in its steps has none.
         """
+        used = {name for layer in self.layers for name in layer.parameters}
         steps = self.program.steps
-        if steps is None or {n for layer in self.layers for n in layer.parameters} != set(
-            self.parameters
-        ):
-            return ""
-        return _kinds(steps)
+        return "" if steps is None or used != set(self.parameters) else _kinds(steps)
 
     @property
     def layers(self) -> list[Layer]:

@@ -32,6 +32,9 @@ from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Subspaces
 
+CHUNK = 256
+"""How many columns are multiplied with the Hessian of a narrow model at a time."""
+
 Factors = tuple[Tensor, Tensor]
 """B and A of a pair, or changes of them (n, m, D) and (n, K, m)."""
 
@@ -220,7 +223,10 @@ def _inside(
         return torch.cat([*parts, rest.join(image)])
 
     embed = Columns(lambda columns: wide.join(tensors(columns, widen=True)))
-    return Subspaces(("twin",) * sum(sizes), lambda _: embed, products=multiply, operator=hessian)
+    # Formed here, once, so that the spectrum does not hold on to the narrow model and its graphs.
+    eye = torch.eye(sum(sizes), dtype=hessian.dtype, device=hessian.device)
+    matrix = torch.cat([multiply(part) for part in eye.split(CHUNK, dim=1)], dim=1)
+    return Subspaces(("twin",) * len(eye), lambda _: embed, matrix=(matrix + matrix.T) / 2)
 
 
 class Vectors:

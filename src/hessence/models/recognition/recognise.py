@@ -84,7 +84,7 @@ def _defect(H: ModelHessian, found: Spectrum) -> float:
     vectors, expected = zip(*sums, *((z, value * z) for z, value in ends), strict=True)
     images = H @ torch.cat(vectors, dim=1)
     gaps = (images - torch.cat(expected, dim=1)).norm(dim=0)
-    scales = torch.cat([images[:, :2].norm(dim=0), found.norm.expand(2)])
+    scales = torch.cat([images[:, :2].norm(dim=0), found.values.abs().max().expand(2)])
     return float((gaps / torch.where(scales > 0, scales, 1.0)).max())
 
 
