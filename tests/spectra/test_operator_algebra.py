@@ -151,3 +151,19 @@ def test_an_operator_says_who_knows_what_it_does_not():
         _ = A.sharpness
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = A.nonsense
+
+
+def test_an_error_inside_of_a_property_is_shown():
+    class Broken(hs.Operator):
+        shape = (2, 2)
+        _reference = np.zeros(1)
+
+        def _apply(self, columns):
+            return columns
+
+        @property
+        def part(self):
+            return self.shape.nonsense
+
+    with pytest.raises(AttributeError, match="'tuple' object has no attribute 'nonsense'"):
+        _ = Broken().part

@@ -231,7 +231,8 @@ class Operator(ABC):
                     f"an operator has no {name} until its spectrum is computed: "
                     f"ask for H.spectrum().{name}."
                 )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            # Ask again, for the error that a property may have raised on the way.
+            return object.__getattribute__(self, name)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
