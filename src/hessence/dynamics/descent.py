@@ -54,7 +54,7 @@ def gradient_descent(
 
     Notes
     -----
-    The network tells in which coordinates it descends (``net.descent``). Gradient descent moves
+    The network says in which coordinates it descends (``net.descent``). Gradient descent moves
     w + v along one line and w − v along another, so two numbers follow the whole spectrum at any
     width (for ReLU: two in each cell). A ReLU unit whose v changes sign changes cell; the step that
     does this is taken on the weights, and the reduction starts anew behind it. Self-attention needs

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import fields
 from typing import Any, ClassVar, Self
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, floating, require_same_shape, require_shape
-from hessence.data.losses import PointwiseLoss, as_loss
-from hessence.data.moments import Moments, as_moments
+from hessence._common.arrays import Array, floating
+from hessence.data.losses import PointwiseLoss
 from hessence.networks.descent import Descent, WeightDescent
 from hessence.spectra.operators import Hessian
 
@@ -112,96 +110,3 @@ class Network(ABC):
         listed = [f"{name}={size}" for name, size in sizes.items()]
         batch = [f"batch={self.batch_shape}"] if self.batch_shape else []
         return f"{type(self).__name__}({', '.join([*listed, *batch, *more])})"
-
-
-class RowNetwork(Network):
-    """A network of samples as rows, x (n, D) and y (n, K).
-
-    Where `x` and `y` are asked for, the mean-squared error is also content with a
-    :class:`~hessence.Moments` in place of `x` and no `y`.
-    """
-
-    @abstractmethod
-    def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
-        """Return the loss as a function of the coefficients that the network computes."""
-
-    @abstractmethod
-    def _value(self, objective: Any) -> Array:
-        """Return the objective at this network's coefficients."""
-
-    @abstractmethod
-    def _predict(self, inputs: Array) -> Array:
-        """Return the predictions (..., n, K) for inputs (n, D)."""
-
-    def loss(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
-        """Return the loss: the mean over samples, summed over outputs, of the pointwise loss.
-
-        The default is the papers' ½ E‖f(x) − y‖²; see :mod:`hessence.data.losses` for others.
-        """
-        data = self._data(x, y)
-        if data.samples is None:
-            return self._value(self._objective(data, loss))
-        inputs, targets = data.samples
-        xp = api.array_namespace(inputs)
-        costs = as_loss(loss).value(self._predict(inputs), targets)
-        return xp.sum(costs, axis=(-2, -1)) / data.n
-
-    def descent(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Descent:
-        """Return how gradient descent moves this network, with data that are checked once."""
-        return WeightDescent(self, {"x": self._data(x, y), "loss": loss})
-
-    def _data(self, x: Any, y: Any) -> Moments:
-        return as_moments(x, y, self._reference)
-
-
-class UniformNetwork(RowNetwork):
-    """A network whose weights are dataclass fields of one shape."""
-
-    order: ClassVar[tuple[str, ...]]
-    """The names of the weights in the order of the parameter vector."""
-
-    shape: ClassVar[tuple[str, ...]]
-    """The shape of each weight, without batch dimensions."""
-
-    def __post_init__(self) -> None:
-        names = [f.name for f in fields(self)]  # type: ignore[arg-type]
-        _, *arrays = floating(**{name: getattr(self, name) for name in names})
-        require_shape(names[0], arrays[0], self.shape, batch=True)
-        require_same_shape(**dict(zip(names, arrays, strict=True)))
-        for name, array in zip(names, arrays, strict=True):
-            object.__setattr__(self, name, array)
-
-    @property
-    def _weights(self) -> dict[str, Array]:
-        return {name: getattr(self, name) for name in self.order}
-
-    def _rebuild(self, weights: dict[str, Array]) -> Self:
-        return type(self)(**weights)
-
-    def __repr__(self) -> str:
-        sizes = self._reference[1].shape[-len(self.shape) :]
-        return self._described(dict(zip(self.shape, sizes, strict=True)))
-
-
-class ScalarNetwork(UniformNetwork):
-    """A network with one input and one output: x (n,), y (n,)."""
-
-    shape = ("m",)
-    rank = 1
-
-    def __call__(self, x: Array) -> Array:
-        """Return the predictions, (..., n)."""
-        _, x = floating(self._reference, x=x)
-        require_shape("x", x, ("n",), batch=False)
-        return self._predict(x[:, None])[..., 0]
-
-    def _data(self, x: Any, y: Any) -> Moments:
-        if not isinstance(x, Moments) and y is not None:
-            return Moments.of_numbers(x, y, self._reference)
-        data = super()._data(x, y)
-        if data.dimensions != (1, 1):
-            raise ValueError(
-                f"x must be data with one input and one target for {type(self).__name__}, "
-                f"got (inputs, targets) = {data.dimensions}."
-            )
-        return data

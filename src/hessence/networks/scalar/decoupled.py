@@ -19,8 +19,8 @@ from hessence.data.objectives import (
     scalar_objective,
     vector_objective,
 )
-from hessence.networks.network import UniformNetwork
 from hessence.networks.scalar.gram import Gram, gram
+from hessence.networks.scalar.network import UniformNetwork
 from hessence.networks.scalar.products import Products
 
 CORRELATION_TOLERANCE = 32

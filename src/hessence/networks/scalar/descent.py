@@ -185,7 +185,7 @@ class ScalarDescent(Descent):
         return self._report(Gram(*map(np.concatenate, numbers)), np.stack(units))
 
     def _report(self, numbers: Gram, units: Numbers) -> dict[str, Any]:
-        """Turn Gram numbers (steps + 1, ..., C) into what is told, units (steps + 1, C)."""
+        """Turn Gram numbers (steps + 1, ..., C) into what is reported, units (steps + 1, C)."""
         gradient = self._evaluate("gradient", numbers.inner)
         hessian = self._evaluate("hessian", numbers.inner)
         upper, lower = outlier_pair(numbers, gradient, hessian)

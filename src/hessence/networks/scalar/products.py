@@ -130,7 +130,7 @@ class Products(Hessian):
             return self.loss_hessian
         return api.array_namespace(self.w).linalg.diagonal(self.loss_hessian)
 
-    # Which parameters belong to which product; a subclass may tell otherwise.
+    # Which parameters belong to which product; a subclass may arrange them otherwise.
 
     @property
     def _units(self) -> Any:

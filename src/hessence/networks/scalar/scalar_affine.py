@@ -12,8 +12,8 @@ from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
 from hessence.data.objectives import VectorPointwise, VectorQuadratic, vector_objective
-from hessence.networks.network import ScalarNetwork
 from hessence.networks.scalar.affine_hessian import AffineHessian
+from hessence.networks.scalar.network import ScalarNetwork
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -12,10 +12,10 @@ from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
 from hessence.data.objectives import Pointwise, Quadratic, scalar_objective
-from hessence.networks.network import ScalarNetwork
 from hessence.networks.scalar.anatomy import Anatomy, dissect, phase_of
 from hessence.networks.scalar.descent import ScalarDescent
 from hessence.networks.scalar.gram import Gram, gram
+from hessence.networks.scalar.network import ScalarNetwork
 from hessence.networks.scalar.products import Products
 
 

@@ -14,10 +14,10 @@ from hessence._common.messages import warn
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
 from hessence.data.objectives import Pointwise, Quadratic, scalar_objective
-from hessence.networks.network import ScalarNetwork
 from hessence.networks.scalar.anatomy import CellwiseAnatomy, dissect, phase_of
 from hessence.networks.scalar.cells import CELLS, CellProducts, Cells
 from hessence.networks.scalar.descent import ScalarDescent
+from hessence.networks.scalar.network import ScalarNetwork
 
 
 class KinkWarning(UserWarning):
