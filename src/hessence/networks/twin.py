@@ -43,7 +43,7 @@ from hessence._common.arrays import (
     require_shape,
     transpose,
 )
-from hessence.spectra.frames import Complement, span
+from hessence.spectra.frames import DROPPED, Complement, span
 from hessence.spectra.subspaces import Columns, Isometry, Subspaces
 
 HALF = 0.5**0.5
@@ -157,9 +157,10 @@ class TwinSubspaces:
         self.twin = narrow_twin(W1, W2)
         self._place, self._loss_hessian = place, loss_hessian
         left, singular, right = xp.linalg.svd(constant(gradient), full_matrices=True)
+        # A singular value too many does no harm: it makes the block larger.
         batched = gradient.ndim > 2
         self._rank = (
-            min(gradient.shape[-2:]) if batched else numerical_rank(singular, gradient.shape, noise)
+            min(gradient.shape[-2:]) if batched else numerical_rank(singular, (DROPPED,), noise)
         )
         self._left, self._right = left, transpose(right)
         turned = xp.matmul(transpose(left), xp.matmul(gradient, self._right))
