@@ -49,7 +49,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Chain:
-    """A plain chain: what is done to the inputs first, then linear layers with activations."""
+    """A plain chain: modules that act on the inputs first, then linear layers with activations."""
 
     before: tuple[nn.Module, ...]
     stages: tuple[Stage, ...]
@@ -154,13 +154,13 @@ class FeedForwardTerm(Term):
             derivatives_after.append(found)
         prediction = signal.reshape(*shape, signal.shape[-1])
         self.count = criterion.count(prediction, target)
-        curvature = criterion.hessian(prediction, target)
-        # Targets in double precision make losses of them, which is no reason to go on in it.
+        hessian = criterion.hessian(prediction, target)
+        # With targets in double precision the loss is in double precision; products are not.
         self._loss_hessian: Callable[[Tensor], Tensor] = lambda u: (
-            curvature(u.reshape(prediction.shape)).reshape(signal.shape).to(signal.dtype)
+            hessian(u.reshape(prediction.shape)).reshape(signal.shape).to(signal.dtype)
         )
-        slope = _loss_gradient(criterion, prediction, target).reshape(signal.shape)
-        self._go_back(derivatives_after, slope)
+        gradient = _loss_gradient(criterion, prediction, target).reshape(signal.shape)
+        self._go_back(derivatives_after, gradient)
 
     def _go_back(
         self, derivatives_after: list[tuple[Tensor, Tensor] | None], pulled: Tensor

@@ -1,4 +1,4 @@
-"""One measurement of the curvature of a network in training."""
+"""One measurement of the Hessian of a network in training."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hessence._common.files import Saved
 
 @dataclass(frozen=True, eq=False)
 class Measurement(Saved, kind="measurement"):
-    """The curvature at one step of training.
+    """What a monitor measures at one step of training.
 
-    What was not measured, or is not finite since training has diverged, is NaN.
+    What was not measured, or is not finite because training has diverged, is NaN.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Measurement(Saved, kind="measurement"):
     eigenvalues : array (k,)
         The largest eigenvalues of the Hessian, descending.
     errors : array (k,)
-        An eigenvalue lies within this distance of each: the residual ‖Hz − λz‖ of its vector.
+        Proved bounds: an eigenvalue lies within this distance of each, the residual ‖Hz − λz‖.
     ggn_eigenvalues, ggn_errors : array (k,)
         The same for the Gauss–Newton matrix; NaN if it was not asked for or the loss is a closure.
     trace, trace_stderr : float

@@ -1,4 +1,4 @@
-"""``hs.Monitor``: curvature through training, from inside the training loop."""
+"""``hs.Monitor``: the top of the Hessian, measured from inside a training loop."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class MonitorFiles:
         return found, self._states()
 
     def _states(self) -> States:
-        """Read the vectors; without them a search starts afresh, so that nothing need be said."""
+        """Read the vectors. If they are missing or damaged, searches start without them."""
         states: dict[str, dict[str, Numbers]] = {}
         try:
             with self._vectors.open("rb") as file, np.load(file, allow_pickle=False) as stored:
@@ -83,6 +83,7 @@ class MonitorFiles:
                     name, _, part = key.partition(" ")
                     states.setdefault(name, {})[part] = stored[key]
         except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            # The file is missing or damaged. Measurements then take more products, but are right.
             return {}
         return states
 
@@ -107,6 +108,7 @@ def _from_first_rank(work: Callable[[], Result]) -> Result:
         try:
             box = [(work(), None)]
         except Exception as error:
+            # Every process raises it below, or the others would wait for ever.
             box = [(None, error)]
     dist.broadcast_object_list(box, src=0)
     result, failure = box[0]

@@ -1,14 +1,15 @@
 """The largest eigenvalues of an operator that moves, with as few products as the motion allows.
 
 A tracker keeps three things from one measurement to the next: the leading eigenvectors, how they
-moved last time, and a warm start of the operator around them. The next search starts where the
-eigenvectors would be if they went on like that, and is guided by it.
+moved last time, and a warm start, what the operator was like around them. The next search starts
+where the eigenvectors would be if they kept moving, and the warm start guides it.
 
-How far they go on is fitted, for each eigenvector, to the last two motions: smooth training gives
-a factor near 1, the noise of small batches 0, the oscillation at the edge of stability −1.
+How far they keep moving is fitted, for each eigenvector, to its last two motions. Smooth training
+gives a factor near 1, the noise of small batches 0, the oscillation at the edge of stability −1.
 
-A start without any part in an eigenvector never finds it. So where another eigenvalue overtakes
-those that are followed, only a search with a random vector is sure to notice; see ``measure``.
+A search never finds an eigenvector that is orthogonal to its start. So if another eigenvalue
+overtakes those that are followed, only a search from a random vector is sure to notice it; see
+``measure``.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.krylov.request import attainable
 
 LOOSEST = 1e-3
-"""The tolerance of a search from nothing; with a looser one it might settle for the second."""
+"""The tolerance without a warm start; with a looser one a search might settle for the second."""
 
 SURE = 0.9
 """The confidence of one check. Checks are independent, so that two of them have 0.99."""
 
 COLLAPSE = 0.5
-"""A largest eigenvalue below this share of the last one may not be the largest."""
+"""If the largest eigenvalue falls below this share of the last one, another may be larger."""
 
 CLOSE = 0.97
-"""A further eigenvalue, if recollected above this share of the last one wanted, is followed too."""
+"""The next eigenvalue is followed too if it was above this share of the least one wanted."""
 
 JUMP = 0.5
-"""A unit vector that has moved by more is another one, and no guide to where it goes next."""
+"""A unit vector that has moved further is another eigenvector, and its motion means nothing."""
 
 STATE = ("vectors", "moves", "pace", "rows", "inside", "largest")
 
@@ -57,7 +58,7 @@ class Top:
 
 
 class Tracker:
-    """Follows the k largest eigenvalues.
+    """Follows the k largest eigenvalues of an operator.
 
     Parameters
     ----------
@@ -93,8 +94,8 @@ class Tracker:
         rng : numpy.random.Generator
             Where random vectors come from.
         check : bool
-            Whether to search, from a random vector in the complement, for an eigenvalue that
-            was overlooked; one is missed with a probability of 0.1.
+            Whether to search for an overlooked eigenvalue, from a random vector in the complement.
+            It misses one with a probability of at most 0.1.
         """
         top = self._measured(H, rng, check=check)
         self._largest = float(top.values[0])
@@ -102,12 +103,12 @@ class Tracker:
 
     def _measured(self, H: Any, rng: np.random.Generator, *, check: bool) -> Top:
         if self._vectors is None or H.shape[0] <= max(SMALL, self._room):
-            return self._afresh(H, rng)
+            return self._without_warm_start(H, rng)
         tol = max(self._tol, attainable(self._vectors))
         space = Space(H, self._vectors, H.shape[0])
         found = search(space, self._start(check), self._past, self._k, tol, self._room)
         if self._is_lost(found):
-            top = self._afresh(H, rng)
+            top = self._without_warm_start(H, rng)
             return replace(top, products=top.products + len(space))
         self._past = self._past.updated(space.rows, space.images, space.inside, self._kept)
         pairs = None
@@ -120,11 +121,11 @@ class Tracker:
             self._follow(self._improved(found, space.norm))
             products = len(space) + (pairs.products if pairs else 0)
             return Top(found.values, found.errors, products, True, check)
-        self._recollect(pairs)
+        self._learn(pairs)
         return _top(pairs, len(space) + pairs.products, check)
 
     def state(self) -> dict[str, Numbers]:
-        """Return all that is kept, as arrays; nothing before the first measurement."""
+        """Return all that is kept, as arrays; an empty dictionary before the first measurement."""
         if self._vectors is None:
             return {}
         kept = (self._vectors, self._moves, self._pace, self._past.rows, self._past.inside)
@@ -132,7 +133,7 @@ class Tracker:
         return dict(zip(STATE, arrays, strict=True))
 
     def restore(self, state: Mapping[str, Numbers], reference: Tensor, size: int) -> None:
-        """Go on from a state; one that does not fit the operator is passed over."""
+        """Continue from a state. One that does not fit the operator is ignored."""
         if not state.keys() >= set(STATE):
             return
         arrays = [np.asarray(state[name]) for name in STATE]
@@ -154,18 +155,18 @@ class Tracker:
     def _kept(self) -> int:
         return self._k + self._remember
 
-    def _afresh(self, H: Any, rng: np.random.Generator) -> Top:
+    def _without_warm_start(self, H: Any, rng: np.random.Generator) -> Top:
         pairs = eigenpairs(H, self._k, "LA", min(self._tol, LOOSEST), rng=rng)
         self._past = WarmStart.nothing(H._reference, H.shape[0])
         self._vectors = None
-        self._recollect(pairs)
+        self._learn(pairs)
         return _top(pairs, pairs.products, True)
 
     def _is_lost(self, found: TopPairs) -> bool:
         """Whether the largest eigenvalue is a fraction of what it was.
 
-        Training that blows up may leave the vectors that were followed in what has become the
-        kernel of the operator, where residuals are small and tell nothing.
+        When training blows up, the vectors that were followed may end up in the kernel of the
+        operator, where residuals are small and mean nothing.
         """
         return bool(self._largest > 0 and found.values[0] < COLLAPSE * self._largest)
 
@@ -174,7 +175,7 @@ class Tracker:
         pace = torch.as_tensor(self._pace, dtype=self._vectors.dtype, device=self._vectors.device)
         start = self._vectors + pace[:, None] * self._moves
         values = np.diag(self._past.inside)
-        # What is next in line is looked at now and then, and always if it may be about to overtake.
+        # The next eigenvector takes part in every check, and whenever it may be about to overtake.
         if len(values) > self._k and (
             check or values[self._k] > CLOSE * max(values[self._k - 1], 0.0)
         ):
@@ -188,18 +189,18 @@ class Tracker:
         steps = [rest.correction(float(value), residual, norm) for value, residual in pairs]
         return orthonormal(found.rows + torch.stack(steps))
 
-    def _recollect(self, pairs: Eigenpairs) -> None:
-        """Take in eigenpairs whose images are not at hand, but follow from being eigenpairs."""
+    def _learn(self, pairs: Eigenpairs) -> None:
+        """Update the warm start by eigenpairs, whose images follow from their eigenvalues."""
         rows, values = pairs.eigenvectors.mT.contiguous(), to_numpy(pairs.eigenvalues).astype(float)
         images = pairs.eigenvalues[:, None] * rows
         self._past = self._past.updated(rows, images, np.diag(values), self._kept)
         self._follow(rows)
 
     def _follow(self, vectors: Tensor) -> None:
-        """Note where the eigenvectors are now, how they came there, and if they kept their pace.
+        """Store the eigenvectors, how they moved, and how that compares with their last motion.
 
-        The old ones are turned to be as near to the new ones as they can be, since eigenvectors
-        may change sign, and those of close eigenvalues turn among themselves.
+        The old ones are first rotated among themselves to be as near to the new ones as possible:
+        eigenvectors may change sign, and those of close eigenvalues may mix.
         """
         if self._vectors is None:
             self._moves, self._pace = torch.zeros_like(vectors), np.zeros(self._k)
@@ -212,7 +213,7 @@ class Tracker:
                 for a, b in ((before, before), (moves, before), (moves, moves))
             )
             pace = np.clip(meeting / np.where(squares > 0, squares, 1.0), -1.0, 1.0)
-            # Another eigenvector has taken the place of one; it must not be given up for that.
+            # Another eigenvector may have taken the place of one, and is followed from now on.
             self._moves, self._pace = moves, np.where(length < JUMP**2, pace, 0.0)
         self._vectors = vectors
 
