@@ -314,14 +314,23 @@ class Penalised(nn.Module):
         return F.mse_loss(prediction, target) + 0.1 * self.model[0].weight.pow(4).sum()
 
 
-def test_a_loss_that_holds_the_model_is_copied_with_it():
+def test_a_loss_that_holds_the_model():
     model, x, y = mlp(), numbers(SAMPLES, 2), numbers(SAMPLES, 3)
-    loss = Penalised(model)
-    expected = dense_hessian(lambda: loss(model(x), y), model.parameters())
-    H = hs.hessian(model, (x, y), loss)
-    with torch.no_grad():
-        model[0].weight.zero_()
-    assert_same(H.dense(), expected)
+    with pytest.raises(ValueError, match=r"loss depends on '0\.weight' .*loss\(model, batch\)"):
+        hs.hessian(model, (x, y), Penalised(model))
+
+
+def test_a_loss_with_a_tensor_of_its_own():
+    """It may be chosen; a loss that is a module is copied, but not what is chosen."""
+    model, x, y = mlp(), numbers(SAMPLES, 2), torch.randint(3, (SAMPLES,))
+    scale = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+
+    def loss(prediction, target):
+        return F.cross_entropy(scale * prediction, target)
+
+    both = [*model.parameters(), scale]
+    expected = dense_hessian(lambda: loss(model(x), y), both)
+    assert_same(hs.hessian(model, (x, y), loss, both).dense(), expected)
 
 
 def test_closures_where_the_model_takes_something_else():

@@ -116,11 +116,6 @@ class ModelCopy:
         return self.parameters.leaves[0].device
 
     @property
-    def own_names(self) -> set[str]:
-        """The names of the model's parameters, chosen or not."""
-        return {name for name, _ in self.model.named_parameters()}
-
-    @property
     def padding_rows(self) -> dict[str, int]:
         """The rows of embeddings, by the name of the weight, that PyTorch takes for constants."""
         return {
@@ -268,19 +263,20 @@ class ModelCopy:
                 set_flag(module, name, value)
             self._states = [ModuleState(module) for module in self.model.modules()]
 
-    def reached(self, total: Tensor) -> tuple[bool, list[str]]:
-        """Tell whether a total depends on our leaves, and on which of the user's parameters.
+    def reached(self, total: Tensor) -> tuple[list[str], list[str]]:
+        """Tell which of our leaves a total depends on, and which of the user's parameters.
 
         The latter are to be none: a run that uses them reaches past its copy.
         """
         leaves = _graph_leaves(total)
-        ours = {id(leaf) for leaf in self.parameters.leaves}
+        parameters = self.parameters
+        ours = {id(t): name for name, t in zip(parameters.names, parameters.leaves, strict=True)}
         past = [
             name
             for name, reference in self._live
             if id(reference()) in leaves and id(reference()) not in ours
         ]
-        return bool(ours & leaves), past
+        return [name for leaf, name in ours.items() if leaf in leaves], past
 
     def _require_same_precision(self, arguments: tuple[Any, ...], error: Exception) -> None:
         """Tell of the most likely reason for an error: data in another precision."""

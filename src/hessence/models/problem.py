@@ -59,7 +59,6 @@ class Problem:
             self.memory = budget(memory, leaves[0])
             data = _pair_or_batches(data, loss, closure)
             self.batches = Batches(data, self.copy.device, self.memory, leaves)
-            self._beside = False
             self.criterion = self._criterion(loss, reduction, closure)
             self._steady = isinstance(loss, Criterion)
         self.compile = compile
@@ -84,11 +83,20 @@ class Problem:
             except (TypeError, AttributeError, IndexError, KeyError) as error:
                 error.add_note(f"loss was called as loss(prediction, target){CLOSURE}.")
                 raise
-            # A loss that was copied with the model may have a penalty on its weights.
-            self._beside, _ = self.copy.reached(total)
+            self._require_prediction_only(total)
         elif isinstance(criterion, ClosureCriterion) and several:
             self.copy.run(criterion.total, first)
         return criterion
+
+    def _require_prediction_only(self, total: Tensor) -> None:
+        """Refuse a loss that depends on parameters of the model beside the prediction."""
+        own, past = self.copy.reached(total)
+        beside = past + [name for name in own if name not in self.copy.parameters.outside]
+        if beside:
+            raise ValueError(
+                f"loss depends on {_quoted(beside)} of the model beside the prediction: give a "
+                "closure loss(model, batch), which uses the model that it is given."
+            )
 
     def _predicted(self, inputs: Any, also: str = "") -> Any:
         """Run the model; where PyTorch cannot, that is told of the data."""
@@ -165,17 +173,12 @@ class Problem:
         total = self.copy.run(self.criterion.total, self._some(1))[0]
         arrives, past = self.copy.reached(total)
         closure = isinstance(self.criterion, ClosureCriterion)
-        names = ", ".join(map(repr, past[:3]))
+        names = _quoted(past)
         if past and closure:
             raise ValueError(
                 f"loss reaches past the model that it is given, to {names} of your own: use the "
                 "first argument of loss(model, batch) for everything; if it is not the loss but a "
                 "hook of the model that does so, pass copy=False."
-            )
-        if past and isinstance(self.criterion, FunctionCriterion):
-            raise ValueError(
-                f"loss depends on {names} of the model beside the prediction: give a closure "
-                "loss(model, batch), which uses the model that it is given."
             )
         if past:
             raise ValueError(
@@ -276,7 +279,12 @@ class Problem:
         """Whether products of a plain chain are all there is to multiply by."""
         names = set(self.copy.parameters.names)
         pairs = is_sample_pair(self.batches.first)
-        return pairs and names <= chain.names and not self._beside
+        return pairs and names <= chain.names
+
+
+def _quoted(names: Sequence[str]) -> str:
+    """Write out some names."""
+    return ", ".join(map(repr, names[:3]))
 
 
 def _pair_or_batches(data: Any, loss: Any, closure: bool | None) -> Any:
