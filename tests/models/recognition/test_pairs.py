@@ -310,3 +310,12 @@ def test_batches_that_cannot_be_joined_and_other_inputs():
     x, y = torch.randn(2, 9, 2, **torch_double)
     s = hs.spectrum(both, ((x, y), y), nn.MSELoss())
     assert "the input is a tuple, not a single tensor" in s.reason
+
+
+def test_zero_weights_and_a_zero_gradient_leave_nothing_inside():
+    model = nn.Sequential(linear(1, 4, False), linear(4, 1, False), nn.Tanh())
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    x, y = torch.zeros(2, 1, 1, **torch_double)
+    found = recognise(hs.hessian(model, (x, y), nn.MSELoss()))
+    assert_recognised(found, model, x, y, nn.MSELoss())

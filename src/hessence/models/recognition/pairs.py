@@ -137,7 +137,10 @@ def by_twin(candidate: Candidate) -> Spectrum:
         for pair, twin in zip(pairs, twins, strict=True)
         for family in twin.outside(f"/{pair.names[0]}")
     ]
-    return Spectrum([_inside(candidate, pairs, twins, others), *outside], "narrow twin")
+    # Zero weights and a zero gradient without other parameters leave nothing inside.
+    empty = not rest + sum(twin.size for twin in twins)
+    inside = [] if empty else [_inside(candidate, pairs, twins, others)]
+    return Spectrum([*inside, *outside], "narrow twin")
 
 
 # Which pairs.
