@@ -4,8 +4,8 @@ Whatever does not pay at least 1.3 times on a real model, and is not needed for 
 goes. Measured and deleted, as the speed of a product with it over one without: second derivatives
 of softmax, log-softmax, cross-entropy, attention, layer norm and activations 1.12 and 1.16 (GPT,
 float32 and float64), 1.13 and 1.11 (ConvNeXt), 1.09 and 1.07 (convolutions with SiLU), all of them
-together; memory lent to the R-operator from product to product 0.96 to 1.10; chunks cut so that
-their tensors fit into the cache 0.95 to 1.01. Compiled products are measured in ``torch_models``.
+together; memory lent to the R-operator from product to product 0.96 to 1.12; chunks cut so that
+their tensors fit into the cache 0.92 to 1.09. Compiled products are measured in ``torch_models``.
 """
 
 from __future__ import annotations
