@@ -221,19 +221,6 @@ def test_any_pair(case):
     assert_recognised(found, *case)
 
 
-def test_no_weights_and_no_residuals():
-    """Then the twin has no width, and all directions are flat."""
-    layers = (
-        nn.Linear(1, 4, bias=False, **torch_double),
-        nn.Linear(4, 1, bias=False, **torch_double),
-    )
-    model = nn.Sequential(*layers, nn.Tanh())
-    for layer in layers:
-        nn.init.zeros_(layer.weight)
-    case = model, torch.ones(1, 1, **torch_double), torch.zeros(1, 1, **torch_double), nn.MSELoss()
-    assert_recognised(recognise(hs.hessian(model, case[1:3], case[3])), *case)
-
-
 # What is not recognised, and the sentence that says so.
 
 

@@ -228,9 +228,7 @@ def _inside(
     embed = Columns(lambda columns: wide.join(tensors(columns, widen=True)))
     # Formed here, once, so that the spectrum does not hold on to the narrow model and its graphs.
     eye = torch.eye(sum(sizes), dtype=hessian.dtype, device=hessian.device)
-    # Where all weights vanish, and the residuals too, nothing is inside.
-    pieces = [multiply(part) for part in eye.split(CHUNK, dim=1)] if len(eye) else [eye]
-    matrix = torch.cat(pieces, dim=1)
+    matrix = torch.cat([multiply(part) for part in eye.split(CHUNK, dim=1)], dim=1)
     return Subspaces(("twin",) * len(eye), lambda _: embed, matrix=(matrix + matrix.T) / 2)
 
 
