@@ -157,9 +157,9 @@ def pull_back(
 
 
 AT_ONCE_BYTES = 2.0**21
-"""Several vectors go through a graph at once if it holds at most this. On a CPU, with eight vectors,
-that was 1.1 to 4.5 times as fast for graphs below 1 MB, 0.8 to 3.2 between 1 and 3 MB, 0.6 to 1.5
-up to 15 MB, and slower above: convolutions gain least, transformers and recurrent layers most."""
+"""Several vectors go through a graph at once if it holds at most this. On a CPU, eight of them were
+1.1 to 4.5 times as fast for graphs below 1 MB, 0.8 to 3.2 between 1 and 3 MB, 0.6 to 1.5 up to 15
+MB, and slower above: convolutions gain least, transformers and recurrent layers most."""
 
 ACCELERATED_BYTES = 2.0**26
 """The same elsewhere, where starting an operation takes as long as going through megabytes."""
