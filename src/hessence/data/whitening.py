@@ -7,20 +7,28 @@ import numpy as np
 from hessence._common.arrays import Array, floating, numerical_rank, require_shape
 
 
-def whiten(x: Array, scale: float = 1.0) -> Array:
+def whiten(x: Array, scale: float = 1.0, rank: int | None = None) -> Array:
     """Return samples with the same row space whose second moment is E[x xᵀ] = scale² I.
 
     Parameters
     ----------
     x : array (n, d)
-        Samples as rows, of full column rank.
+        Samples as rows, of full column rank unless `rank` is given.
     scale : float
         The standard deviation of every whitened coordinate, about zero.
+    rank : int, optional
+        Keep this many coordinates, those along the directions in which x is largest (its leading
+        principal components, without centring). The result is then (n, rank). Images with unused
+        pixels, or fewer samples than features, need it.
+
+    Returns
+    -------
+    array (n, d) or (n, rank)
 
     Raises
     ------
     ValueError
-        If the columns of x are linearly dependent, to rounding: no change of basis whitens them.
+        If the columns of x span fewer dimensions than are to be kept, to rounding.
 
     Examples
     --------
@@ -30,6 +38,11 @@ def whiten(x: Array, scale: float = 1.0) -> Array:
     array([[4., 0., 0.],
            [0., 4., 0.],
            [0., 0., 4.]])
+
+    >>> few = np.random.default_rng(0).normal(size=(5, 30))
+    >>> x = hs.whiten(few, rank=4)
+    >>> x.shape, bool(np.allclose(x.T @ x / 5, np.eye(4)))
+    ((5, 4), True)
     """
     xp, x = floating(x=x)
     require_shape("x", x, ("n", "d"), batch=False)
@@ -37,11 +50,19 @@ def whiten(x: Array, scale: float = 1.0) -> Array:
         raise ValueError(f"scale must be a positive number, got {scale!r}.")
     n, d = (int(s) for s in x.shape)
     # More samples do not make columns dependent, so that n does not count.
-    rank = numerical_rank(xp.linalg.svdvals(x), (8 * d,))
-    if rank < d:
+    spanned = numerical_rank(xp.linalg.svdvals(x), (8 * d,))
+    if rank is not None:
+        if not isinstance(rank, (int, np.integer)) or not 0 < rank <= spanned:
+            raise ValueError(
+                f"rank must be an integer from 1 to {spanned}, the dimensions that x spans, "
+                f"got {rank!r}."
+            )
+        left, _, _ = xp.linalg.svd(x, full_matrices=False)
+        return left[:, :rank] * (scale * n**0.5)
+    if spanned < d:
         raise ValueError(
-            f"x cannot be whitened: its {d} columns span only {rank} dimensions "
-            f"({n} samples); drop or merge dependent columns first."
+            f"x cannot be whitened: its {d} columns span only {spanned} dimensions "
+            f"({n} samples); pass rank={spanned}, or drop or merge dependent columns first."
         )
     q, r = xp.linalg.qr(x)
     return q * xp.sign(xp.linalg.diagonal(r)) * (scale * n**0.5)

@@ -128,6 +128,19 @@ def test_bounds_hold():
         assert bounds.sharpness[0] - slack <= values[0] <= bounds.sharpness[1] + slack
 
 
+def test_whitening_to_a_rank_keeps_the_directions_in_which_data_are_largest():
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(40, 3)) @ np.diag([5.0, 2.0, 1e-3]) @ rng.normal(size=(3, 8))
+    white = hs.whiten(x, scale=0.5, rank=2)
+    assert np.allclose(white.T @ white / 40, 0.25 * np.eye(2), rtol=0, atol=1e-13)
+    # The same span as that of the two leading eigenvectors of x xᵀ, found by another route.
+    leading = np.linalg.eigh(x @ x.T)[1][:, -2:]
+    assert np.allclose(leading @ (leading.T @ white), white, rtol=0, atol=1e-12)
+    for rank in (0, 4, 1.5):
+        with pytest.raises(ValueError, match=r"rank must be an integer from 1 to 3"):
+            hs.whiten(x, rank=rank)
+
+
 def test_whitening_refuses_dependent_columns_in_words():
     x = np.random.default_rng(5).normal(size=(10, 3))
     dependent = np.concatenate([x, x[:, :1] + x[:, 1:2]], axis=1)
