@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hessence._common.arrays import dtype_name
 from hessence.models.batch_parts import copied, tensors_in
 from hessence.models.exact_kernels import ExactKernels
-from hessence.models.model_layers import ModuleState, require_deterministic, set_flag, unwrap
+from hessence.models.model_layers import Buffers, require_deterministic, unwrap
 from hessence.models.parameters import Parameters, irregular
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -47,8 +47,8 @@ class ModelCopy:
     Attributes
     ----------
     model : torch.nn.Module
-        The copy. Its layers have the right mode, its embeddings make dense gradients, and of its
-        parameters only the chosen ones require gradients.
+        The copy. Its layers have the right mode, its embeddings make dense gradients, and only its
+        chosen parameters require gradients.
     parameters : Parameters
         The chosen parameters of the copy, and chosen tensors from elsewhere.
     owned : bool
@@ -71,8 +71,6 @@ class ModelCopy:
         self._lock = threading.RLock()
         with torch.inference_mode(mode=False):
             self._own(_deep_copy(live, self._memo) if copy else live, selected)
-        if not copy:
-            self._require_gradients()
 
     def _own(self, model: nn.Module, selected: Parameters) -> None:
         """Take a model, set it up, and remember the state that every run is to start from."""
@@ -84,31 +82,23 @@ class ModelCopy:
         )
         self.parameters = replace(selected, leaves=leaves)
         self._kernels = ExactKernels(model)
-        self._states: list[ModuleState] | None = None
+        self._buffers = Buffers(model)
         if self.owned:
             for name, parameter in named.items():
                 parameter.requires_grad_(name in selected.names)
-            for module, name, value in self._flags():
-                set_flag(module, name, value)
-            self._states = [ModuleState(module) for module in model.modules()]
-        self._dirty = False
+            self._lower_flags()
 
-    def _flags(self) -> Iterator[tuple[nn.Module, str, bool]]:
-        """Go through the flags that layers are to have."""
+    def _lower_flags(self) -> list[tuple[nn.Module, str]]:
+        """Set flags of layers that must not be set, and return which they were."""
+        lowered: list[tuple[nn.Module, str]] = []
         for module in self.model.modules():
-            if self._eval_mode:
-                yield module, "training", False
-            if isinstance(module, _EMBEDDINGS):
-                # A gradient that depends on how often a word occurs is not that of the loss.
-                yield module, "sparse", False
-                yield module, "scale_grad_by_freq", False
-
-    def _require_gradients(self) -> None:
-        for name, leaf in zip(self.parameters.names, self.parameters.leaves, strict=True):
-            if not leaf.requires_grad:
-                raise ValueError(
-                    f"parameter {name!r} does not require gradients, and copy=False leaves it so."
-                )
+            # A gradient that depends on how often a word occurs is not that of the loss.
+            names = ["sparse", "scale_grad_by_freq"] if isinstance(module, _EMBEDDINGS) else []
+            names += ["training"] if self._eval_mode else []
+            lowered += [(module, name) for name in names if getattr(module, name)]
+        for module, name in lowered:
+            setattr(module, name, False)
+        return lowered
 
     @property
     def device(self) -> torch.device:
@@ -135,67 +125,31 @@ class ModelCopy:
         """
         return _deep_copy(thing, self._memo) if self.owned else thing
 
-    def run(
-        self,
-        function: Callable[..., Any],
-        *arguments: Any,
-        values: Mapping[str, Tensor] | None = None,
-    ) -> Any:
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call function(model, *arguments), with recording on and kernels that are right.
 
         The arguments are copied, since a model may write to its inputs.
-
-        Parameters
-        ----------
-        function : callable
-            What to call.
-        *arguments : object
-            Its further arguments.
-        values : mapping of str to Tensor, optional
-            Tensors to use in place of parameters, by name. Where a model holds a parameter outside
-            of its modules' parameters, it is not replaced.
         """
         try:
-            with self._lock, self._kernels.used(), self._fresh(values or {}):
+            with self._lock, self._kernels.used(), self._fresh():
                 return function(self.model, *copied(arguments))
         except RuntimeError as error:
             self._require_same_precision(arguments, error)
             raise
 
     @contextmanager
-    def _fresh(self, values: Mapping[str, Tensor]) -> Iterator[None]:
-        """Start from the state that was remembered, and go back to it."""
+    def _fresh(self) -> Iterator[None]:
+        """Put buffers back after a run; of the user's own model, the modes of layers too."""
         self._memo = {}
-        states = self._states
-        if states is None:
-            # The user may have changed the model between runs.
-            states = [ModuleState(module) for module in self.model.modules()]
-        elif self._dirty:  # after an interrupt
-            self._reset(states)
-        self._dirty = True
+        lowered = [] if self.owned else self._lower_flags()
+        if not self.owned:  # the user may have changed it between runs
+            self._buffers = Buffers(self.model)
         try:
-            if not self.owned:
-                for module, name, value in self._flags():
-                    set_flag(module, name, value)
-            if values:
-                self._put(values)
             yield
         finally:
-            self._reset(states)
-
-    def _reset(self, states: Sequence[ModuleState]) -> None:
-        for state in states:
-            state.restore()
-        self._dirty = False
-
-    def _put(self, values: Mapping[str, Tensor]) -> None:
-        """Put tensors in the place of parameters, under all of their names."""
-        named = self.model.named_parameters()
-        instead = {id(p): values[name] for name, p in named if name in values}
-        for module in self.model.modules():
-            for name, parameter in module._parameters.items():
-                if id(parameter) in instead:
-                    module._parameters[name] = instead[id(parameter)]
+            self._buffers.restore()
+            for module, name in lowered:
+                setattr(module, name, True)
 
     def clone(self) -> ModelCopy:
         """Return another copy in the same state."""
@@ -249,9 +203,7 @@ class ModelCopy:
             raise ValueError(
                 "model has other layers or parameters than when this was made: make it anew."
             )
-        assert self._states is not None
         with self._lock, torch.inference_mode(mode=False), torch.no_grad():
-            self._reset(self._states)
             for name, module in ours.items():
                 _load_simple(module, theirs[name])
                 for key, buffer in theirs[name]._buffers.items():
@@ -259,9 +211,8 @@ class ModelCopy:
             named = dict(live.named_parameters())
             for name, parameter in self.model.named_parameters():
                 parameter.copy_(named[name])
-            for module, name, value in self._flags():
-                set_flag(module, name, value)
-            self._states = [ModuleState(module) for module in self.model.modules()]
+            self._lower_flags()
+            self._buffers = Buffers(self.model)
 
     def reached(self, total: Tensor) -> tuple[list[str], list[str]]:
         """Tell which of our leaves a total depends on, and which of the user's parameters.

@@ -1,9 +1,7 @@
-"""What a PyTorch model is made of: plain layers, random ones, and state that a run may change."""
+"""What a PyTorch model is made of: plain layers, random ones, and buffers."""
 
 from __future__ import annotations
 
-import copy
-from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,19 +11,10 @@ from torch import Tensor, nn
 
 _DROPOUTS = (nn.modules.dropout._DropoutNd,)
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
-_CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
-
-LARGEST = 2**20
-"""Tensors of more numbers that a module holds as plain attributes are not reset after a run."""
 
 DROPOUT = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,73 +116,34 @@ def _random_or_coupled(module: nn.Module, *, training: bool) -> str | None:
     return None
 
 
-class ModuleState:
-    """All that a module holds, as it is now, to be put back after a run.
+class Buffers:
+    """The buffers of a model as they are now, to be put back after a run.
 
-    Attributes, what is in its lists and dictionaries, buffers and small tensors. A tensor that was
-    written to is replaced, since a graph may hold it.
+    A buffer that was written to is replaced, since a graph may hold it. Other attributes that a run
+    changes stay changed: where the loss depends on them, it is refused as random.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        scripted = isinstance(module, torch.jit.ScriptModule)
-        self._home: dict[str, Any] = {} if scripted else vars(module)
-        self._attributes = dict(self._home)
-        self._contents = [
-            (value, copy.copy(value))
-            for value in self._attributes.values()
-            if type(value) in _CONTAINERS
-        ]
-        self._buffers = module._buffers
-        # A scripted module's parameters are not in a dictionary of Python's.
-        self._parameters = module._parameters
-        self._scripted = list(self._parameters.items()) if scripted else []
-        self._tensors = [
-            (home, name, tensor, tensor.detach().clone())
-            for home in (self._home, self._buffers)
-            for name, tensor in home.items()
-            if isinstance(tensor, Tensor) and _may_change(tensor)
-            if home is self._buffers or tensor.numel() <= LARGEST
-        ]
+    def __init__(self, model: nn.Module) -> None:
+        self._homes = [(m._buffers, dict(m._buffers.items())) for m in model.modules()]
+        held = (tensor for _, buffers in self._homes for tensor in buffers.values())
+        self._values = {id(t): t.detach().clone() for t in held if _may_change(t)}
 
     def restore(self) -> None:
-        """Put everything back."""
-        if self._home.keys() != self._attributes.keys():
-            self._home.clear()
-        self._home.update(self._attributes)
-        for container, before in self._contents:
-            if before or container:
-                container.clear()
-                (container.extend if hasattr(before, "extend") else container.update)(before)
-        for i, (home, name, tensor, values) in enumerate(self._tensors):
-            if not torch.equal(tensor, values):
-                tensor = values.clone()
-                self._tensors[i] = home, name, tensor, values
-                if home is self._home:
-                    self._attributes[name] = tensor
-                else:
-                    self._refill(name, tensor)
-            if name not in home or home[name] is not tensor:
-                home[name] = tensor
-        for name, parameter in self._scripted:
-            self._parameters[name] = parameter
-
-    def _refill(self, name: str, tensor: Tensor) -> None:
-        """Let a fresh buffer be what is put back from now on."""
-        for container, before in self._contents:
-            if container is self._buffers:
-                before[name] = tensor
+        """Put all buffers back."""
+        fresh: dict[int, Tensor] = {}
+        for home, buffers in self._homes:
+            for name, tensor in buffers.items():
+                values = self._values.get(id(tensor))
+                if values is not None and not torch.equal(tensor, values):
+                    buffers[name] = fresh.setdefault(id(tensor), values.clone())
+                if name not in home or home[name] is not buffers[name]:
+                    home[name] = buffers[name]
+        for old, new in fresh.items():
+            self._values[id(new)] = self._values.pop(old)
 
 
-def _may_change(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor can be compared, and are not those of a parameter."""
-    plain = tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_nested
-    return plain and not isinstance(tensor, nn.Parameter)
-
-
-def set_flag(module: nn.Module, name: str, value: Any) -> None:
-    """Set an attribute that differs, also of a module that lets nobody change its attributes."""
-    if getattr(module, name) != value:
-        if isinstance(module, torch.jit.ScriptModule):
-            setattr(module, name, value)
-        else:
-            vars(module)[name] = value
+def _may_change(tensor: Tensor | None) -> bool:
+    """Whether a buffer can be compared, and is not a parameter too."""
+    if tensor is None or isinstance(tensor, nn.Parameter):
+        return False
+    return tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_nested
