@@ -115,6 +115,31 @@ def test_the_spectrum_of_a_sum(operators):
                                np.asarray(combined.dense()).sum(axis=1), atol=1e-12)  # fmt: skip
 
 
+@pytest.mark.parametrize("factor", [2.0, -1.0, -0.25, 0.0])
+def test_a_multiple_of_a_hessian_has_an_exact_spectrum(factor):
+    x, y = X[:, 0], Y[:, 0]
+    scalar = hs.ScalarReLU(W1[:, 0], W1[:, 1]).hessian(x, y)
+    affine = hs.ScalarAffine(W1[:, 0], W1[:, 1], W1[:, 2]).hessian(x, y)
+    deep = hs.DeepLinear.balanced([3, 4, 3, 2], [2.0, 1.0], rng=0).hessian(X, Y)
+    for H in (scalar, affine, network(), network().ggn, deep):
+        s, truth = (factor * H).spectrum(), np.linalg.eigvalsh(factor * H.dense())[::-1]
+        assert s.exact
+        assert s.method == H.spectrum().method
+        np.testing.assert_allclose(s.eigenvalues, truth, atol=1e-13 * H.spectrum().norm)
+        assert s.verify(factor * H).worst < 1e-12
+        for label in H.spectrum().labels if factor else ():
+            values = sorted(factor * space.value for space in H.spectrum()[label])
+            np.testing.assert_allclose(sorted(space.value for space in s[label]), values)
+
+
+def test_an_exact_spectrum_says_that_it_takes_no_k():
+    H = network()
+    for operator in (H, H.ggn, -H, hs.ScalarLinear(W1[0], W1[1]).hessian(X[:, 0], Y[:, 0])):
+        for given in ({"k": 3}, {"which": "BE"}):
+            with pytest.raises(ValueError, match=r"takes no k .* H.top\(k\)"):
+                operator.spectrum(**given)
+
+
 def test_a_large_sum_goes_through_lanczos():
     H = hs.TwoLayerLinear(RNG.normal(size=(200, 3)), RNG.normal(size=(2, 200))).hessian(X, Y)
     combined = H + H.ggn

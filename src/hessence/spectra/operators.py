@@ -263,6 +263,15 @@ class Combination(Operator):
             total = total + (image if factor == 1 else factor * image)
         return total
 
+    def spectrum(self, *arguments: Any, **options: Any) -> Any:
+        """Return an estimate, or the exact spectrum of a multiple of a network's Hessian."""
+        (factor, part), *others = self.terms
+        if others or not isinstance(part, Hessian):
+            return super().spectrum(*arguments, **options)
+        own = part.spectrum(*arguments, **options)
+        families = [family.mapped(lambda vectors: vectors, factor) for family in own.families]
+        return Spectrum(families, own.method, operator=self)
+
     def release(self) -> None:
         """Let go of what the parts keep from one product to the next."""
         for _, part in self.terms:
@@ -318,8 +327,17 @@ class Hessian(Operator):
     residual times the network's own second derivative, and vanishes at zero residual.
     """
 
+    def spectrum(self, *arguments: Any, **options: Any) -> Spectrum:
+        """Return all eigenvalues and eigenvectors, exactly, so that there is nothing to choose."""
+        if arguments or options:
+            raise ValueError(
+                "this spectrum is exact and whole, and takes no k or other arguments: ask for "
+                "H.spectrum(), or for H.top(k) if a few eigenvalues will do."
+            )
+        return self._spectrum()
+
     @abstractmethod
-    def spectrum(self) -> Spectrum:
+    def _spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
 
     @abstractmethod

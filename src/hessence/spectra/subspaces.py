@@ -106,7 +106,7 @@ class Subspaces:
         return self if operator is None else replace(self, operator=operator)
 
     def mapped(self, place: Callable[[Array], Array], factor: float) -> Subspaces:
-        """Return the family of `factor` times the operator, factor > 0, with vectors mapped.
+        """Return the family of `factor` times the operator, with vectors mapped.
 
         `place` maps vectors (p, n) to other orthonormal ones, such as in another parameter order.
         """
@@ -115,12 +115,16 @@ class Subspaces:
             embed = self.isometry(member)
             return lambda coordinates, copies: place(embed(coordinates, copies))
 
-        # A positive factor leaves the eigenvectors of B and their order alone.
         xp = api.array_namespace(self._solved)
         shape = self._solved.shape
         grouped = (*shape[:-1], -1, self.size) if self.members is not None else shape
-        values = factor * xp.reshape(self._solved, grouped)
-        return replace(self, values=values, isometry=isometry, matrix=self._matrix)
+        values, labels = factor * xp.reshape(self._solved, grouped), self.labels
+        if factor < 0:
+            values, labels = xp.flip(values, axis=-1), labels[::-1]
+        return replace(
+            self, labels=labels, isometry=isometry, values=values,
+            matrix=lambda member: factor * self._matrix(member),
+        )  # fmt: skip
 
     def eigenvalues(self) -> Array:
         """Return the eigenvalues of every block, largest first, (..., members · k)."""
