@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,31 +16,10 @@ FEW, CROWD = 3, 10
 crowd would merge into a bar, and are drawn thin."""
 
 
-class _Density(Protocol):
-    """What the picture reads of a density."""
-
-    @property
-    def size(self) -> int: ...
-    @property
-    def width(self) -> float: ...
-    @property
-    def grid(self) -> Any: ...
-    @property
-    def values(self) -> Any: ...
-    @property
-    def band(self) -> Any: ...
-    @property
-    def complete(self) -> bool: ...
-
-
 def draw_density(
-    density: _Density,
-    ax: Any = None,
-    *,
-    eigenvalues: Any = None,
-    label: str | None = None,
+    density: Any, ax: Any = None, *, eigenvalues: Any = None, label: str | None = None,
     color: Any = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Draw a smoothed density and its band on a logarithmic scale.
 
     What lies lower than a tenth of what one eigenvalue alone amounts to is cut off: below that
@@ -56,22 +35,11 @@ def draw_density(
     if not density.complete:
         named = BAND if label is None else f"{label}, {BAND}"
         again = named in ax.get_legend_handles_labels()[1]
-        ax.fill_between(
-            density.grid,
-            low,
-            high,
-            color=color,
-            alpha=0.25,
-            linewidth=0,
-            label=None if again else named,
-        )
-    ax.plot(
-        density.grid,
-        np.maximum(density.values, floor / 10),
-        color=color,
-        linewidth=1.2,
-        label=f"density, smoothed by {density.width:.2g}" if label is None else label,
-    )
+        style = {"color": color, "alpha": 0.25, "linewidth": 0}
+        ax.fill_between(density.grid, low, high, label=None if again else named, **style)
+    name = f"density, smoothed by {density.width:.2g}" if label is None else label
+    middle = np.maximum(density.values, floor / 10)
+    ax.plot(density.grid, middle, color=color, linewidth=1.2, label=name)
     if eigenvalues is not None:
         name = "eigenvalues" if label is None else f"{label}, eigenvalues"
         _mark(ax, to_numpy(eigenvalues).ravel(), name)
@@ -98,13 +66,8 @@ def _mark(ax: Any, values: Any, label: str) -> None:
     height = 0.03 + 0.05 * len(rows)
     neighbours = _neighbours(values)
     crowded = (neighbours > FEW) & (neighbours.max(initial=0) > CROWD)
-    style = {
-        "color": next_colour(ax),
-        "linestyle": "none",
-        "marker": TICK,
-        "markersize": 9,
-        "transform": ax.get_xaxis_transform(),
-    }
+    style = {"color": next_colour(ax), "linestyle": "none", "marker": TICK, "markersize": 9,
+             "transform": ax.get_xaxis_transform()}  # fmt: skip
     if crowded.any():
         thin = {"markeredgewidth": 0.5, "alpha": 0.4}
         ax.plot(values[crowded], np.full(crowded.sum(), height), **style, **thin)

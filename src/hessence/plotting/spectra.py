@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,17 +19,7 @@ ROW = 0.24
 """How many inches a name takes among others below it."""
 
 
-class _Spectrum(Protocol):
-    """What these pictures read of a spectrum."""
-
-    @property
-    def values(self) -> Any: ...
-    @property
-    def spaces(self) -> Any: ...
-    def __getitem__(self, label: str, /) -> Any: ...
-
-
-def draw_spectrum(spectrum: _Spectrum, ax: Any = None) -> Any:
+def draw_spectrum(spectrum: Any, ax: Any = None) -> Any:
     """Draw all eigenvalues in descending order, one run of equal values for each eigenspace.
 
     The colour tells the tail of the label (the cell, the input, …), the marker its head (outlier or
@@ -54,17 +44,11 @@ def draw_spectrum(spectrum: _Spectrum, ax: Any = None) -> Any:
         ranks = np.arange(start + 1, start + count + 1)
         if count > 100:
             ranks = ranks[[0, -1]]
-        ax.plot(
-            ranks,
-            np.full(ranks.size, value),
-            color=shade,
-            linestyle="-" if count > 100 else "none",
-            linewidth=3,
-            marker=MARKERS.get(head, "o"),
-            markersize=8 if head == "outlier" else 5,
-            markerfacecolor=shade if head == "outlier" else "white",
-            label=None if name in seen else name,
-        )
+        size, face = (8, shade) if head == "outlier" else (5, "white")
+        ax.plot(ranks, np.full(ranks.size, value), color=shade, linewidth=3,
+                linestyle="-" if count > 100 else "none", marker=MARKERS.get(head, "o"),
+                markersize=size, markerfacecolor=face,
+                label=None if name in seen else name)  # fmt: skip
         seen.add(name)
         start += count
     ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
@@ -75,13 +59,7 @@ def draw_spectrum(spectrum: _Spectrum, ax: Any = None) -> Any:
     return ax
 
 
-def draw_sweep(
-    parameter: Any,
-    spectra: _Spectrum | Sequence[_Spectrum],
-    ax: Any = None,
-    *,
-    name: str = "parameter",
-) -> Any:
+def draw_sweep(parameter: Any, spectra: Any, ax: Any = None, *, name: str = "parameter") -> Any:
     """Draw the eigenvalues of several spectra against the parameter they differ in.
 
     Either the spectrum of a batch of networks, or a sequence of spectra of one shape. Where
@@ -98,13 +76,9 @@ def draw_sweep(
         lines = np.asarray(values if len(many) > 1 else np.transpose(values[0]))
         everything.append(lines)
         for i, line in enumerate(lines.T):
-            ax.plot(
-                to_numpy(parameter),
-                line,
-                color=shades.get(head, GREY),
-                linestyle=styles.get(head, ":"),
-                label=head if i == 0 else None,
-            )
+            shade, style = shades.get(head, GREY), styles.get(head, ":")
+            named = head if i == 0 else None
+            ax.plot(to_numpy(parameter), line, color=shade, linestyle=style, label=named)
     linear = linear_stretch(np.concatenate(everything, axis=1))
     if linear is not None:
         ax.set_yscale("symlog", linthresh=linear)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,41 +16,7 @@ FAR = 4.0
 """A threshold above so many times all eigenvalues would flatten them in the picture."""
 
 
-class _Trajectory(Protocol):
-    """What a picture reads of any trajectory."""
-
-    lr: float
-
-    @property
-    def sharpness(self) -> Any: ...
-    def __len__(self) -> int: ...
-
-
-class _ScalarTrajectory(_Trajectory, Protocol):
-    """What a picture reads of the trajectory of a scalar network."""
-
-    outliers: Any
-    bulk: Any
-    phase: Any
-
-
-class _History(Protocol):
-    """What a picture reads of the history of a monitor."""
-
-    @property
-    def k(self) -> int: ...
-    @property
-    def steps(self) -> Any: ...
-    @property
-    def eigenvalues(self) -> Any: ...
-    @property
-    def ggn_eigenvalues(self) -> Any: ...
-    @property
-    def lr(self) -> Any: ...
-    def __len__(self) -> int: ...
-
-
-def draw_trajectory(trajectory: _ScalarTrajectory, ax: Any = None) -> Any:
+def draw_trajectory(trajectory: Any, ax: Any = None) -> Any:
     """Draw outliers and bulk through training over the phases of learning, and 2 / lr."""
     if not isinstance(trajectory.phase, tuple):
         raise ValueError("a picture shows one network; train one of the batch on its own.")
@@ -81,7 +47,7 @@ def draw_trajectory(trajectory: _ScalarTrajectory, ax: Any = None) -> Any:
     return ax
 
 
-def draw_sharpness(trajectory: _Trajectory, ax: Any = None) -> Any:
+def draw_sharpness(trajectory: Any, ax: Any = None) -> Any:
     """Draw the sharpness through training and the threshold 2 / lr of stable steps."""
     ax = one_axes(ax)
     values = to_numpy(trajectory.sharpness)
@@ -94,7 +60,7 @@ def draw_sharpness(trajectory: _Trajectory, ax: Any = None) -> Any:
     return ax
 
 
-def draw_history(history: _History, ax: Any = None) -> Any:
+def draw_history(history: Any, ax: Any = None) -> Any:
     """Draw what a monitor has measured: eigenvalues of Hessian and Gauss–Newton matrix, 2 / lr.
 
     A threshold 2 / lr far above all eigenvalues is named in the legend and left out of sight.
@@ -139,19 +105,11 @@ def _shade_phases(ax: Any, phases: Sequence[str | None]) -> None:
         named.add(phase)
         ax.axvspan(first, last, color=PHASES[phase], zorder=0, linewidth=0, label=label)
         if last - first > room:
-            ax.text(
-                (first + last) / 2,
-                0.98,
-                phase,
-                transform=ax.get_xaxis_transform(),
-                ha="center",
-                va="top",
-                fontsize=9,
-                color=GREY,
-            )
+            ax.text((first + last) / 2, 0.98, phase, transform=ax.get_xaxis_transform(),
+                    ha="center", va="top", fontsize=9, color=GREY)  # fmt: skip
 
 
-def _draw_threshold(ax: Any, history: _History, *, alone: bool) -> None:
+def _draw_threshold(ax: Any, history: Any, *, alone: bool) -> None:
     thresholds = 2 / history.lr
     known = np.isfinite(thresholds)
     if not known.any():
