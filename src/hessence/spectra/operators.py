@@ -264,11 +264,11 @@ class Combination(Operator):
         return total
 
     def spectrum(self, *arguments: Any, **options: Any) -> Any:
-        """Return an estimate, or the exact spectrum of a multiple of a network's Hessian."""
+        """Return an estimate; without arguments, a multiple of a Hessian has its exact spectrum."""
         (factor, part), *others = self.terms
-        if others or not isinstance(part, Hessian):
+        if others or arguments or options or not isinstance(part, Hessian):
             return super().spectrum(*arguments, **options)
-        own = part.spectrum(*arguments, **options)
+        own = part.spectrum()
         families = [family.mapped(lambda vectors: vectors, factor) for family in own.families]
         return Spectrum(families, own.method, operator=self)
 
