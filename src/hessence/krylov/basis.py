@@ -36,35 +36,12 @@ NEGLIGIBLE = 8
 class Basis:
     """Vectors, pending vectors and coefficients; leading dimensions are a batch in lock-step.
 
-    Every member of a batch has its own vectors and coefficients, and the same number of them.
-
-    Parameters
-    ----------
-    product : callable
-        Maps columns (*batch, n, b) to their images, of the same shape and kind.
-    batch, size : tuple of int, int
-        The batch dimensions and the length n of a vector.
-    reference : array
-        Some array of the kind, type and device of the vectors.
-    rng : numpy.random.Generator
-        Where random directions come from.
-
-    Attributes
-    ----------
-    count, pending : int
-        How many vectors have their image, and how many wait for it; rows [0, count) and
-        [count, count + pending) of the storage.
-    products : int
-        How many vectors were multiplied so far.
-    scale : array (*batch,)
-        The unit of H's images; coefficients are those of H/scale, so that no square over- or
-        underflows. Zero as long as all images were zero.
-    norm : array (*batch,)
-        A lower bound of ‖H/scale‖: the longest image or largest Ritz value so far.
-    lost : array (*batch,)
-        A bound of what restarts have left out of HQ = QT + FC, in the scale of the coefficients.
-    restarts : int
-        How often the basis was exchanged.
+    Every member of a batch has its own vectors and coefficients, and the same number of them:
+    `count` vectors have their image and `pending` wait for it, rows [0, count) and
+    [count, count + pending) of the storage. Coefficients are those of H/scale, `scale` (*batch,)
+    being the unit of H's images, so that no square over- or underflows; it is zero as long as all
+    images were zero. In that unit, `norm` is a lower bound of ‖H‖, the longest image or largest
+    Ritz value so far, and `lost` a bound of what restarts have left out of HQ = QT + FC.
     """
 
     def __init__(

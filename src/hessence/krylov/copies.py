@@ -2,7 +2,7 @@ r"""Was a copy of an eigenvalue overlooked? A test with a random vector and a st
 
 A Krylov space holds one direction of every eigenspace that its first vector meets, so the further
 copies of a multiple eigenvalue are invisible to it. They are all orthogonal to it, though: a random
-unit vector u of the complement, of dimension N, meets a overlooked eigenvector z with weight
+unit vector u of the complement, of dimension N, meets an overlooked eigenvector z with weight
 :math:`\omega = (u^\top z)^2`, and :math:`P(\omega < t^2 / N) \le \sqrt{2/\pi}\, t`.
 
 Lanczos from u inside the complement gives a Jacobi matrix with coefficients α, β, whose orthonormal
@@ -46,23 +46,9 @@ def hiding_places(
     On either side of the spectrum the first number is the least wanted value, moved outwards by the
     margin. A copy of that value changes nothing; a copy of any other would push it out. So the
     second number is the nearest wanted value beyond the first; or, if not only copies are looked
-    for, the first again. NaN where there is nothing to look for.
-
-    Parameters
-    ----------
-    wanted : array (*batch, k)
-        The values found, the most wanted first.
-    which : str
-        How they were chosen.
-    margin : array (*batch,)
-        Below which differences do not matter.
-    copies_only : bool
-        Whether only copies of the values found may have been overlooked.
-
-    Returns
-    -------
-    array (*batch, 2, 2)
-        For the upper side, then for the spectrum turned upside down, the two numbers.
+    for, the first again. NaN where there is nothing to look for. The values (*batch, k) come with
+    the most wanted first; the result (*batch, 2, 2) has the two numbers for the upper side, then
+    for the spectrum turned upside down.
 
     Examples
     --------
@@ -83,22 +69,10 @@ def hiding_places(
 def search_for_copies(
     basis: Basis, places: Numbers, *, confidence: float, products: int, complement: int
 ) -> Verdict:
-    """Search the complement of the basis for eigenvalues in the hiding places.
+    """Search the basis' complement, of dimension `complement`, for values in the hiding places.
 
-    The vectors used join the basis, so that what is found is not lost.
-
-    Parameters
-    ----------
-    basis : Basis
-        In which all that was found lies.
-    places : array (*batch, 2, 2)
-        See ``hiding_places``, in the basis' scale.
-    confidence : float
-        Stop when sure to this probability.
-    products : int
-        How many products to spend at most.
-    complement : int
-        The dimension of the complement.
+    It stops when sure to a probability of `confidence`, or after so many products. The vectors used
+    join the basis, so that what is found is not lost.
     """
     # Pending vectors may hold a good part of an overlooked copy, so they are searched too.
     aside = basis.set_aside()

@@ -41,15 +41,7 @@ tell them apart."""
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Orthonormal vectors and what the operator was like among them.
-
-    Attributes
-    ----------
-    rows : Tensor (m, n)
-        The vectors W.
-    inside : array (m, m)
-        The coefficients S.
-    """
+    """Orthonormal vectors W, as rows (m, n), and the operator's coefficients S among them."""
 
     rows: Tensor
     inside: Numbers
@@ -84,18 +76,9 @@ class WarmStart:
         )
 
     def correction(self, value: float, residual: Tensor, norm: float) -> Tensor:
-        r"""Return what a Ritz vector lacks: :math:`(\theta - W S W^\top)^{-1} r`.
+        r"""Return what a Ritz vector lacks, Davidson's step: :math:`(\theta - W S W^\top)^{-1} r`.
 
-        Outside of W the operator counts as zero. That is Davidson's step.
-
-        Parameters
-        ----------
-        value : float
-            The Ritz value θ.
-        residual : Tensor (n,)
-            The residual r = Hz − θz.
-        norm : float
-            The size of the operator, by which small denominators are judged.
+        Outside of W the operator counts as zero. Denominators small beside its norm are enlarged.
         """
         outside = _at_least(np.asarray(value), FLOOR * norm)
         if not len(self):
@@ -109,14 +92,7 @@ class WarmStart:
     def updated(self, known: Tensor, images: Tensor, inside: Numbers, most: int) -> WarmStart:
         """Return what to keep after a search: the top of what is known exactly and what is stale.
 
-        Parameters
-        ----------
-        known, images : Tensor (j, n)
-            Orthonormal vectors and their images, as rows.
-        inside : array (j, j)
-            The operator's coefficients among them.
-        most : int
-            How many vectors to keep.
+        Known are orthonormal rows (j, n), their images, and the coefficients (j, j) among them.
         """
         rest = self.beside(known)
         cross = inner_products(images, rest.rows.mT) if len(rest) else np.zeros((len(known), 0))
@@ -169,46 +145,22 @@ class Space:
 
 @dataclass(frozen=True)
 class TopPairs:
-    """The top Ritz pairs of a space, descending.
-
-    Attributes
-    ----------
-    values : array (k,)
-        Ritz values.
-    rows, residuals : Tensor (k, n)
-        Ritz vectors and Hz − θz.
-    errors : array (k,)
-        The norms of the residuals, with an allowance for rounding.
-    resolved : array of bool (k,)
-        Whether the residuals are as small as they were asked to be.
-    """
+    """The top k Ritz pairs of a space, descending."""
 
     values: Numbers
-    rows: Tensor
-    residuals: Tensor
-    errors: Numbers
-    resolved: Numbers
+    rows: Tensor  # the Ritz vectors (k, n)
+    residuals: Tensor  # Hz − θz, (k, n)
+    errors: Numbers  # the norms of these, with an allowance for rounding
+    resolved: Numbers  # whether the residuals are as small as they were asked to be
 
 
 def search(
     space: Space, start: Tensor, warm_start: WarmStart, k: int, tol: float, room: int
 ) -> TopPairs:
-    """Find the k largest eigenvalues.
+    """Find the k largest eigenvalues, until all residuals are at most tol · ‖H‖.
 
-    Parameters
-    ----------
-    space : Space
-        Empty; in the end it holds all products that were made.
-    start : Tensor (b, n)
-        Approximate eigenvectors, k or more, as rows; need not be orthogonal.
-    warm_start : WarmStart
-        What is known of the operator from before.
-    k : int
-        How many eigenvalues.
-    tol : float
-        Stop when all residuals are at most tol · ‖H‖.
-    room : int
-        Give up when the space has so many vectors.
+    The space is empty at first, and holds all products in the end, `room` of them at most. The
+    start (b, n), k approximate eigenvectors or more as rows, need not be orthogonal.
     """
     space.extend(orthonormal(start))
     while True:

@@ -148,14 +148,10 @@ class Density(Saved, kind="density"):
         return self.average(lambda nodes: nodes)[1]
 
     def plot(
-        self,
-        ax: Any = None,
-        *,
-        eigenvalues: Any = None,
-        label: str | None = None,
+        self, ax: Any = None, *, eigenvalues: Any = None, label: str | None = None,
         color: Any = None,
-    ) -> Any:
-        """Draw the density and its band on a logarithmic scale; needs ``hessence[plot]``.
+    ) -> Any:  # fmt: skip
+        """Draw density and band on a logarithmic scale; needs ``hessence[plot]``. Returns the axes.
 
         Several densities fit on the same axes. Their heights can be compared if all of them were
         smoothed alike: give ``hs.density`` the same ``width``.
@@ -170,11 +166,6 @@ class Density(Saved, kind="density"):
             What the legend calls the density; if not given, it tells the width.
         color : optional
             A colour as matplotlib has them; if not given, one that no line on the axes has yet.
-
-        Returns
-        -------
-        matplotlib Axes
-            The axes.
         """
         from hessence.plotting.density import draw_density
 
@@ -215,9 +206,6 @@ def known_density(values: Any, multiplicities: Any = None, *, error: float = 0.0
 
     Examples
     --------
-    >>> import math
-
-    import numpy as np
     >>> density = known_density([5.0, 0.0], [1, 99])
     >>> density.size, float(density.mean), float(density.band.max())
     (100, 0.05, 0.0)

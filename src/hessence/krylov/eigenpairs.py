@@ -146,7 +146,29 @@ def eigenpairs(
     """
     subject = operand(H, v0)
     start = _start(v0, subject)
-    request = _request(subject, start, k, which, tol, ncv, columns, max_products, confidence)
+    n, width = subject.size, 0 if start is None else int(start.shape[-1])
+    require_which(which)
+    require_int("k", k, 1, n)
+    require_int("columns", columns, 1, n)
+    require_tolerance(tol)
+    if ncv is None:
+        ncv = min(max(2 * k + 20, 40, width + k), n)
+        limit = max(ncv, min(GROWTH * ncv, STORED // (n * math.prod(subject.batch))))
+    else:
+        require_int("ncv", ncv, min(max(k + 1, width), n), n)
+        limit = ncv
+    if max_products is None:
+        max_products = max(1000, 100 * k, 2 * width, 2 * n if _fits(subject) else 0)
+    else:
+        require_int("max_products", max_products, max(k, width, columns), None)
+    if confidence is None:
+        confidence = 0.0 if width >= k else CONFIDENCE
+    elif not 0 <= confidence < 1:
+        raise ValueError(f"confidence must be at least 0 and below 1, got {confidence!r}.")
+    request = Request(
+        int(k), cast(Which, which), max(float(tol), attainable(subject.reference)), int(ncv),
+        int(limit), int(columns), int(max_products), float(confidence),
+    )  # fmt: skip
     with full_precision():
         return _solved(subject, start, request, _independent_of(start, rng))
 
@@ -161,10 +183,8 @@ def _solved(
     found = Search(subject, replace(request, max_products=products), start, source).run()
     # A search that is cut short, or out of room, may not have looked for copies.
     exhausted = found.products >= min(products, n - 1)
-    unsure = (found.confidence or 0.0) < request.confidence
-    if not exhausted or found.products + n > allowed:
-        return _report(found, request, subject, "Lanczos")
-    if found.resolved.all() and not unsure:
+    sure = found.resolved.all() and (found.confidence or 0.0) >= request.confidence
+    if sure or not exhausted or found.products + n > allowed:
         return _report(found, request, subject, "Lanczos")
     everything = _dense(subject, request)
     total = found.products + everything.products
@@ -203,49 +223,6 @@ def _dense(operand: Operand, request: Request) -> RitzPairs:
     )
 
 
-def _request(
-    subject: Operand,
-    start: Array,
-    k: int,
-    which: str,
-    tol: float,
-    ncv: int | None,
-    columns: int,
-    max_products: int | None,
-    confidence: float | None,
-) -> Request:
-    require_which(which)
-    n, width = subject.size, 0 if start is None else int(start.shape[-1])
-    require_int("k", k, 1, n)
-    require_int("columns", columns, 1, n)
-    require_tolerance(tol)
-    if ncv is None:
-        ncv = min(max(2 * k + 20, 40, width + k), n)
-        room = STORED // (n * math.prod(subject.batch))
-        limit = max(ncv, min(GROWTH * ncv, room))
-    else:
-        limit = ncv
-        require_int("ncv", ncv, min(max(k + 1, width), n), n)
-    if max_products is None:
-        max_products = max(1000, 100 * k, 2 * width, 2 * n if _fits(subject) else 0)
-    else:
-        require_int("max_products", max_products, max(k, width, columns), None)
-    if confidence is None:
-        confidence = 0.0 if width >= k else CONFIDENCE
-    elif not 0 <= confidence < 1:
-        raise ValueError(f"confidence must be at least 0 and below 1, got {confidence!r}.")
-    return Request(
-        k=int(k),
-        which=cast(Which, which),
-        tol=max(float(tol), attainable(subject.reference)),
-        ncv=int(ncv),
-        limit=int(limit),
-        columns=int(columns),
-        max_products=int(max_products),
-        confidence=float(confidence),
-    )
-
-
 def _fits(subject: Operand) -> bool:
     """Whether all matrices of the batch fit into memory in full."""
     return math.prod(subject.batch) * subject.size**2 <= DENSE_ENTRIES
@@ -255,8 +232,7 @@ def _start(v0: Any, subject: Operand) -> Array:
     if v0 is None:
         return None
     xp, start = floating(("H", subject.reference), v0=v0)
-    start = xp.astype(start, subject.reference.dtype, copy=False)
-    start = constant(start)
+    start = constant(xp.astype(start, subject.reference.dtype, copy=False))
     lead = (*subject.batch, subject.size)
     given = tuple(start.shape)
     if given == lead:
@@ -273,7 +249,9 @@ def _report(found: RitzPairs, request: Request, subject: Operand, method: str) -
     scale = np.where(found.scale > 0, found.scale, 1.0)[..., None]
     rounding = (found.rounding * found.norm)[..., None]
     outcome, message = _outcome(found, request, attainable(subject.reference))
-    pairs = Eigenpairs(
+    if not outcome.converged:
+        warn(message, ConvergenceWarning)
+    return Eigenpairs(
         eigenvalues=like(found.values * scale, subject.reference),
         eigenvectors=xp.matrix_transpose(found.rows),
         errors=like((found.residuals + rounding) * scale, subject.reference),
@@ -286,9 +264,6 @@ def _report(found: RitzPairs, request: Request, subject: Operand, method: str) -
         which=request.which,
         confidence=found.confidence,
     )
-    if not outcome.converged:
-        warn(message, ConvergenceWarning)
-    return pairs
 
 
 def _outcome(found: RitzPairs, request: Request, least: float) -> tuple[Outcome, str]:

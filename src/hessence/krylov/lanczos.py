@@ -51,19 +51,7 @@ class _Ritz:
 
 
 class Search:
-    """One run of the iteration.
-
-    Parameters
-    ----------
-    operand : Operand
-        The operator.
-    request : Request
-        What is asked for.
-    start : array (*batch, n, b) or None
-        Where to start from; by default at random.
-    rng : numpy.random.Generator
-        Where random vectors come from.
-    """
+    """One run of the iteration, from a start (*batch, n, b), or at random."""
 
     def __init__(
         self, operand: Operand, request: Request, start: Array | None, rng: np.random.Generator

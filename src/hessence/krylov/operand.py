@@ -24,24 +24,12 @@ ORDINARY = (2.0**-32, 2.0**16)
 
 @dataclass(frozen=True)
 class Operand:
-    """An operator behind one interface: columns (*batch, n, b) in, the same shape and kind out.
-
-    Attributes
-    ----------
-    H : object
-        Anything with ``@``.
-    batch : tuple of int
-        The batch dimensions: H stands for as many symmetric matrices.
-    size : int
-        The order n of each matrix.
-    reference : array
-        Some array of the kind, type and device that vectors must have.
-    """
+    """An operator behind one interface: columns (*batch, n, b) in, the same shape and kind out."""
 
     H: Any
     batch: tuple[int, ...]
     size: int
-    reference: Array
+    reference: Array  # of the kind, type and device that vectors must have
 
     def __call__(self, columns: Array) -> Array:
         """Multiply columns (*batch, n, b)."""

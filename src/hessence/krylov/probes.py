@@ -16,19 +16,10 @@ LEVEL = 0.975
 
 
 class Probes:
-    """Independent vectors, uniform on the unit sphere.
+    """Independent vectors (size,), uniform on the unit sphere, of the reference's kind.
 
     Uniform on the sphere, and not random signs: what a quadratic form of such a vector varies by
     depends on the spectrum alone, and not on the basis (see ``smoothing``).
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        Where the seeds come from; it is used here and not again.
-    count, size : int
-        How many vectors, of how many entries.
-    reference : array
-        Some array of the kind, type and device that they shall have.
     """
 
     def __init__(self, rng: np.random.Generator, count: int, size: int, reference: Array) -> None:
@@ -55,12 +46,7 @@ class Probes:
 class ScaledProduct:
     """Multiplies by H / scale and counts the products.
 
-    Attributes
-    ----------
-    scale : float
-        The unit of the first image that is not zero; 1 until then. Dividing by it is exact.
-    products : int
-        How many vectors were multiplied so far.
+    The scale is the unit of the first image that is not zero, a power of two, and 1 until then.
     """
 
     def __init__(self, subject: Operand) -> None:

@@ -46,18 +46,11 @@ WORKSPACE = 6
 
 @dataclass(frozen=True)
 class Chain:
-    """The coefficients of one recurrence, in units of the product's scale.
+    """The coefficients of one recurrence of m steps, in units of the product's scale.
 
-    Attributes
-    ----------
-    diagonal : array (m,)
-        The α of T, m being the number of steps until the recurrence ended.
-    couplings : array (m,)
-        The β: m − 1 of T, and the one that leads out of the basis, zero if nothing does.
-    norm : float
-        The longest image of a basis vector, a lower bound of ‖H‖.
-    defect : float
-        How far HQ is from QT + βq eᵀ, in the Frobenius norm: rounding, or that H is not symmetric.
+    The couplings (m,) are the m − 1 of T and the one that leads out of the basis, zero if nothing
+    does. The norm is that of the longest image of a basis vector. The defect tells how far HQ is
+    from QT + βq eᵀ, in the Frobenius norm: by rounding, or because H is not symmetric.
     """
 
     diagonal: Numbers

@@ -34,29 +34,15 @@ ENOUGH = 4
 
 @dataclass(frozen=True, eq=False)
 class Rules(Saved, kind="quadrature"):
-    """Quadrature rules of all probes.
-
-    Attributes
-    ----------
-    nodes, weights : array (probes, steps)
-        Gauss' rule.
-    companion_nodes, companion_weights : array (probes, steps + 1)
-        The anti-Gaussian rule, see ``quadrature``.
-    size : float
-        The order n of the operator; infinite for rules that are exact and know no chance.
-    rounding : float
-        How far rounding may have moved a node.
-    residuals : array (probes, steps), optional
-        How far the nearest eigenvalue is from each of the nodes, at most; zero if not given.
-    """
+    """Quadrature rules of all probes: Gauss' (probes, steps), and the anti-Gaussian ones."""
 
     nodes: Numbers
     weights: Numbers
     companion_nodes: Numbers
     companion_weights: Numbers
-    size: float
-    rounding: float
-    residuals: Numbers | None = None
+    size: float  # the order n of the operator; infinite for rules that are exact
+    rounding: float  # how far rounding may have moved a node
+    residuals: Numbers | None = None  # how far from each node the nearest eigenvalue may be
 
     @property
     def probes(self) -> int:

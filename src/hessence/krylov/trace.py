@@ -158,22 +158,12 @@ def trace(
 
 @dataclass(frozen=True)
 class _Found:
-    """A trace and what is known of it.
-
-    Attributes
-    ----------
-    value, error : float
-        The estimate, and the root of an estimate of its variance.
-    freedom : int
-        The degrees of freedom of the latter, 0 if there is no error.
-    squared_norm : float
-        An estimate of the sum of all squared entries.
-    """
+    """A trace and what is known of it."""
 
     value: float
-    error: float
-    freedom: int
-    squared_norm: float
+    error: float  # the root of an estimate of its variance
+    freedom: int  # the degrees of freedom of that, 0 if there is no error
+    squared_norm: float  # an estimate of the sum of all squared entries
 
 
 def _dense(subject: Operand, product: ScaledProduct) -> _Found:

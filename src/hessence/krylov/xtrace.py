@@ -54,27 +54,13 @@ PARALLEL = 1e-12
 
 @dataclass(frozen=True)
 class Sketch:
-    r"""What is known after the products HΩ and HQ.
+    """What is known after the products HΩ and HQ."""
 
-    Attributes
-    ----------
-    rows : array (r, n)
-        The orthonormal vectors Q, as rows.
-    overlaps : array (r, k)
-        :math:`Q^\top \Omega`.
-    images : array (r, k)
-        :math:`R = Q^\top H \Omega`.
-    inside : array (r, r)
-        :math:`Q^\top H Q`, symmetrised.
-    squared_norm : float
-        An estimate of the sum of all squared entries of H: n times the mean of ‖Hω‖².
-    """
-
-    rows: Array
-    overlaps: Numbers
-    images: Numbers
-    inside: Numbers
-    squared_norm: float
+    rows: Array  # the orthonormal vectors Q, as rows (r, n)
+    overlaps: Numbers  # QᵀΩ, (r, k)
+    images: Numbers  # R = QᵀHΩ, (r, k)
+    inside: Numbers  # QᵀHQ, symmetrised, (r, r)
+    squared_norm: float  # of H, estimated by n times the mean of ‖Hω‖²
 
 
 def sketch(product: ScaledProduct, probes: Probes, count: int) -> Sketch:

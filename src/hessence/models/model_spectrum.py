@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from hessence._common.arguments import Seed, generator, require_int, require_tolerance
+from hessence._common.arguments import Seed
 from hessence._common.device import full_precision
 from hessence._common.messages import warn
-from hessence.krylov.request import require_which
 from hessence.models.checks import CheckWarning
 from hessence.models.criterion import FunctionCriterion, Reduction
 from hessence.models.model_checks import misfit
 from hessence.models.model_matrices import ModelHessian, hessian
 from hessence.models.recognition.recognise import NotRecognised, exact_spectrum
 from hessence.spectra.estimate import Estimate
-from hessence.spectra.estimating import estimate
+from hessence.spectra.estimating import estimate, require_options
 from hessence.spectra.spectrum import Spectrum
 
 Method = Literal["exact", "estimate"]
@@ -146,13 +145,7 @@ def _solve(
     if method is not None and method not in get_args(Method):
         raise ValueError(f'method must be "exact", "estimate" or None, got {method!r}.')
     # Whichever way is taken, and before any work.
-    if k is not None:
-        require_int("k", k, 1, None)
-    require_int("probes", probes, 1, None)
-    require_int("steps", steps, 1, None)
-    require_which(which)
-    require_tolerance(tol)
-    generator(rng)
+    require_options(k, which, tol, rng, probes, steps)
     reason = "an estimate was asked for."
     if method != "estimate":
         try:
@@ -170,16 +163,9 @@ def _solve(
         raise ValueError(f"model has no exact spectrum here: {reason}")
     H.require_sound()
     return estimate(
-        H,
-        k,
-        which=which,
-        tol=tol,
-        rng=rng,
-        probes=probes,
-        steps=steps,
-        memory=memory,
+        H, k, which=which, tol=tol, rng=rng, probes=probes, steps=steps, memory=memory,
         reason=reason,
-    )
+    )  # fmt: skip
 
 
 ModelHessian.solver = _solve

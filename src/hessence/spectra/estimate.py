@@ -22,6 +22,10 @@ from hessence.spectra.subspaces import Eigenspace, Subspaces
 LABEL = "estimate"
 """What the eigenspaces of an estimate are called, as no theorem names them."""
 
+ARRAYS = ("eigenvalues", "errors", "trace", "trace_stderr")
+PLAIN = ("method", "reason", "which", "size", "message", "products")
+"""What a file keeps."""
+
 
 @dataclass(eq=False, repr=False)
 class Estimate(SpectralResult, kind="estimate"):
@@ -102,7 +106,7 @@ class Estimate(SpectralResult, kind="estimate"):
     @property
     def spaces(self) -> tuple[Eigenspace, ...]:
         """An eigenspace for each of the eigenvalues, labelled "estimate"."""
-        return tuple(self._space(i) for i in range(len(self)))
+        return tuple(map(self._space, range(len(self))))
 
     def __getitem__(self, label: str) -> tuple[Eigenspace, ...]:
         """Refuse a label, which a theorem would have to give."""
@@ -184,29 +188,16 @@ class Estimate(SpectralResult, kind="estimate"):
             )
         defects = to_numpy(H @ self.eigenvectors - self.eigenvalues * self.eigenvectors)
         worst = float(np.linalg.norm(defects.astype(np.float64), axis=0).max())
-        residual = worst / (self.norm or 1.0)
-        return Certificate(residual, None, None, len(self))
+        return Certificate(worst / (self.norm or 1.0), None, None, len(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the eigenvectors as plain data, exactly."""
-        data: dict[str, Any] = {
-            "format": self.format,
-            "method": self.method,
-            "exact": False,
-            "reason": self.reason,
-            "which": self.which,
-            "dtype": dtype_name(self.eigenvalues),
-            "eigenvalues": to_numpy(self.eigenvalues).tolist(),
-            "errors": to_numpy(self.errors).tolist(),
-            "trace": float(to_numpy(self.trace)),
-            "trace_stderr": float(to_numpy(self.trace_stderr)),
-            "size": self.size,
-            "converged": self.converged,
-            "outcome": self.outcome.name,
-            "message": self.message,
-            "products": self.products,
-            **({} if math.isnan(self.norm) else {"norm": self.norm}),
-        }
+        data: dict[str, Any] = {"format": self.format, "exact": False, "converged": self.converged}
+        data |= {name: getattr(self, name) for name in PLAIN}
+        data |= {name: to_numpy(getattr(self, name)).tolist() for name in ARRAYS}
+        data |= {"dtype": dtype_name(self.eigenvalues), "outcome": self.outcome.name}
+        if not math.isnan(self.norm):
+            data["norm"] = self.norm
         if isinstance(self._density, Density):
             data["density"] = self._density.to_dict()
         return data
@@ -216,21 +207,14 @@ class Estimate(SpectralResult, kind="estimate"):
         """Rebuild an estimate from ``to_dict``, as NumPy arrays and without eigenvectors."""
         require_format(data, cls)
         try:
-            dtype = np.dtype(data["dtype"])
+            dtype = data["dtype"]
+            known: dict[str, Any] = {name: np.asarray(data[name], dtype=dtype) for name in ARRAYS}
             return cls(
-                eigenvalues=np.asarray(data["eigenvalues"], dtype=dtype),
-                errors=np.asarray(data["errors"], dtype=dtype),
+                **known,
+                **{name: data[name] for name in PLAIN},
                 eigenvectors=None,
-                trace=np.asarray(data["trace"], dtype=dtype),
-                trace_stderr=np.asarray(data["trace_stderr"], dtype=dtype),
-                size=int(data["size"]),
                 outcome=Outcome[data["outcome"]],
-                method=str(data["method"]),
-                message=str(data["message"]),
-                reason=str(data["reason"]),
-                which=str(data["which"]),
-                products=int(data["products"]),
-                norm=float(data.get("norm", math.nan)),
+                norm=data.get("norm", math.nan),
                 _density=Density.from_dict(data["density"]) if "density" in data else None,
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -248,7 +232,5 @@ class Estimate(SpectralResult, kind="estimate"):
         trace, spread = float(to_numpy(self.trace)), float(to_numpy(self.trace_stderr))
         way = "from the whole matrix" if self.method == "dense" else f"estimated: {self.method}"
         head = f"{count} of {self.size} eigenvalues, {way}, {self.products} products"
-        tail = [f"  trace {trace:.6g} ± {spread:.1e}"]
-        return "\n".join(
-            [head, *lines, *tail, *([] if self.converged else [f"  ! {self.message}"])]
-        )
+        tail = [] if self.converged else [f"  ! {self.message}"]
+        return "\n".join([head, *lines, f"  trace {trace:.6g} ± {spread:.1e}", *tail])

@@ -10,7 +10,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arguments import Seed, generator, require_int, require_tolerance
-from hessence._common.arrays import Array, epsilon, integers, like, to_numpy
+from hessence._common.arrays import epsilon, integers, like, to_numpy
 from hessence._common.device import budget
 from hessence.krylov.density import density
 from hessence.krylov.density_result import Density, known_density
@@ -71,13 +71,7 @@ def estimate(
     """
     if len(H.shape) != 2:
         raise ValueError(f"an estimate is of one operator, but H is a batch of shape {H.shape}.")
-    if k is not None:
-        require_int("k", k, 1, None)
-    require_int("probes", probes, 1, None)
-    require_int("steps", steps, 1, None)
-    require_which(which)
-    require_tolerance(tol)
-    generator(rng)
+    require_options(k, which, tol, rng, probes, steps)
     size, room = int(H.shape[0]), budget(memory, H.reference)
     everything = k is None or k >= size
     if everything and size > LARGEST:
@@ -85,7 +79,7 @@ def estimate(
             f"k={k}, all eigenvalues, works up to {LARGEST} parameters, but there are {size}: "
             "give a smaller k, or use hs.density."
         )
-    needed = _matrices(size)
+    needed = DENSE_COPIES * size**2 * 8.0
     if everything and size > SMALL and needed > room:
         raise ValueError(
             f"k={k} takes the whole matrix and some {needed / 1e9:.1f} GB, more than memory= or "
@@ -97,25 +91,22 @@ def estimate(
     found = trace(H, products=TRACE_PRODUCTS, rng=rng, memory=memory)
     # The estimate may live long, and holds the operator for its density: without what that keeps.
     H.release()
+    whole = size <= min(probes * steps, WHOLE) and needed <= room
     return _reported(
-        pairs,
-        slice(None),
-        which=which,
-        reason=reason,
-        trace=found.value,
-        trace_stderr=found.stderr,
-        products=found.products,
-        density=lambda: (
-            _whole_density(H)
-            if size <= min(probes * steps, WHOLE) and needed <= room
-            else density(H, probes, steps, rng, memory=memory)
-        ),
-    )
+        pairs, which, reason, found.value, found.stderr, pairs.products + found.products,
+        lambda: _whole_density(H) if whole else density(H, probes, steps, rng, memory=memory),
+    )  # fmt: skip
 
 
-def _matrices(size: int) -> float:
-    """Return how many bytes the dense route takes."""
-    return DENSE_COPIES * size**2 * 8.0
+def require_options(
+    k: int | None, which: str, tol: float, rng: Seed, probes: int, steps: int
+) -> None:
+    """Refuse what ``estimate`` cannot do, before any work."""
+    for name, value in {"k": 1 if k is None else k, "probes": probes, "steps": steps}.items():
+        require_int(name, value, 1, None)
+    require_which(which)
+    require_tolerance(tol)
+    generator(rng)
 
 
 def _whole_density(H: Any) -> Density:
@@ -134,39 +125,24 @@ def _dense(H: Any, k: int | None, which: str, reason: str) -> Estimate:
     values = to_numpy(pairs.eigenvalues).astype(np.float64)
     wanted = preference(values[::-1], cast(Which, which))[: size if k is None else k]
     rounding = size * epsilon(pairs.eigenvalues) * float(np.abs(values).max())
+    chosen = integers(np.sort(size - 1 - wanted), pairs.eigenvalues)
+    xp, names = api.array_namespace(chosen), ("eigenvalues", "errors", "eigenvectors", "resolved")
+    parts = {name: xp.take(getattr(pairs, name), chosen, axis=-1) for name in names}
+    known = known_density(values, error=float(pairs.errors.max()))
     return _reported(
-        pairs,
-        integers(np.sort(size - 1 - wanted), pairs.eigenvalues),
-        which=which,
-        reason=reason,
-        trace=values.sum(),
-        trace_stderr=rounding,
-        products=0,
-        density=known_density(values, error=float(pairs.errors.max())),
+        replace(pairs, **parts), which, reason, values.sum(), rounding, pairs.products, known
     )
 
 
 def _reported(
-    pairs: Eigenpairs,
-    chosen: Array | slice,
-    *,
-    which: str,
-    reason: str,
-    trace: float,
-    trace_stderr: float,
-    products: int,
+    pairs: Eigenpairs, which: str, reason: str, trace: float, trace_stderr: float, products: int,
     density: Density | Callable[[], Density],
-) -> Estimate:
-    """Return some of the eigenpairs as an estimate; the products are those beside theirs."""
-    xp = api.array_namespace(pairs.eigenvalues)
-
-    def part(array: Array) -> Array:
-        return array if isinstance(chosen, slice) else xp.take(array, chosen, axis=-1)
-
+) -> Estimate:  # fmt: skip
+    """Return eigenpairs and what else is known as an estimate."""
     return Estimate(
-        eigenvalues=part(pairs.eigenvalues),
-        errors=part(pairs.errors),
-        eigenvectors=part(pairs.eigenvectors),
+        eigenvalues=pairs.eigenvalues,
+        errors=pairs.errors,
+        eigenvectors=pairs.eigenvectors,
         trace=like(trace, pairs.eigenvalues),
         trace_stderr=like(trace_stderr, pairs.eigenvalues),
         size=int(pairs.eigenvectors.shape[0]),
@@ -175,7 +151,7 @@ def _reported(
         message=pairs.message,
         reason=reason,
         which=which,
-        products=pairs.products + products,
+        products=products,
         norm=float(pairs.norm),
         _density=density,
     )
