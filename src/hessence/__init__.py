@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from hessence.models.checks import Check as Check
     from hessence.models.checks import CheckWarning as CheckWarning
     from hessence.models.history import History as History
+    from hessence.models.history import Measurement as Measurement
     from hessence.models.layers import LayerSpectra as LayerSpectra
     from hessence.models.layers import layer_spectra as layer_spectra
-    from hessence.models.measurement import Measurement as Measurement
     from hessence.models.model_matrices import ggn as ggn
     from hessence.models.model_matrices import hessian as hessian
     from hessence.models.model_spectrum import spectrum as spectrum
@@ -117,7 +117,7 @@ _TORCH_NAMES = {
     "CheckWarning": "checks",
     "History": "history",
     "LayerSpectra": "layers",
-    "Measurement": "measurement",
+    "Measurement": "history",
     "Monitor": "monitor",
     "ggn": "model_matrices",
     "hessian": "model_spectrum",

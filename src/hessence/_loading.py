@@ -14,7 +14,7 @@ LATER = {
     "check": "hessence.models.checks",
     "history": "hessence.models.history",
     "layer-spectra": "hessence.models.layers",
-    "measurement": "hessence.models.measurement",
+    "measurement": "hessence.models.history",
 }
 """Where the kinds are defined that are not loaded with the library."""
 

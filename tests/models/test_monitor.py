@@ -240,7 +240,7 @@ def test_some_parameters_only():
         ({"path": "no/such/folder/run.json"}, "path must name a file in a folder that exists, "
          "got 'no/such/folder/run.json'."),
         ({"path": 3}, "path must be a str or a path, got int."),
-        ({"every": 5}, "Monitor has no option 'every'."),
+        ({"every": 5}, "hessian() got an unexpected keyword argument 'every'"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(wrong, said):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import hessence as hs
-from hessence.models.history import History
+from hessence.models.history import History, Measurement
 from hessence.models.layers import LayerSpectra
-from hessence.models.measurement import Measurement
 from hessence.plotting.axes import new_figure
 from hessence.plotting.spectra import draw_spectrum, draw_sweep
 from hessence.plotting.training import draw_history, draw_trajectory

@@ -3,18 +3,106 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hessence._common.arrays import Numbers
-from hessence._common.files import Saved, require_format, write_atomically
-from hessence.models.measurement import Measurement, from_plain, integer, to_plain
+from hessence._common.files import Saved
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement(Saved, kind="measurement"):
+    """What a monitor measures at one step of training.
+
+    What was not measured, or is not finite because training has diverged, is NaN.
+
+    Attributes
+    ----------
+    step : int
+        The step.
+    loss : float
+        The loss on the monitor's data.
+    eigenvalues : array (k,)
+        The largest eigenvalues of the Hessian, descending.
+    errors : array (k,)
+        Proved bounds: an eigenvalue lies within this distance of each, the residual ‖Hz − λz‖.
+    ggn_eigenvalues, ggn_errors : array (k,)
+        The same for the Gauss–Newton matrix; NaN if it was not asked for or the loss is a closure.
+    trace, trace_stderr : float
+        The Hessian's trace and its standard error; NaN if not asked for.
+    lr : float
+        The learning rate; NaN if not known.
+    products : int
+        How many vectors were multiplied by the Hessian to find its eigenvalues.
+    ggn_products, trace_products : int
+        How many products the Gauss–Newton matrix's eigenvalues and the trace took.
+    converged : bool
+        Whether all residuals are as small as the monitor was asked for.
+    checked : bool
+        Whether a search from a random vector has made sure that no eigenvalue was overlooked.
+    """
+
+    step: int
+    loss: float
+    eigenvalues: Numbers
+    errors: Numbers
+    ggn_eigenvalues: Numbers
+    ggn_errors: Numbers
+    trace: float
+    trace_stderr: float
+    lr: float
+    products: int
+    ggn_products: int
+    trace_products: int
+    converged: bool
+    checked: bool
+
+    def __post_init__(self) -> None:
+        for name in ("eigenvalues", "errors", "ggn_eigenvalues", "ggn_errors"):
+            array = np.array(getattr(self, name), dtype=np.float64)
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+
+    @property
+    def sharpness(self) -> float:
+        """The largest eigenvalue of the Hessian."""
+        return float(self.eigenvalues[0])
+
+    @property
+    def ggn_gap(self) -> float:
+        """|λ_max(H) − λ_max(G)| / |λ_max(H)|, G the Gauss–Newton matrix.
+
+        NaN if the first is zero and the second is not.
+        """
+        difference = abs(self.sharpness - float(self.ggn_eigenvalues[0]))
+        if self.sharpness == 0:
+            return 0.0 if difference == 0 else math.nan
+        return difference / abs(self.sharpness)
+
+
+def _column(name: str, meaning: str, dtype: type = float) -> property:
+    """Return a property of a history with one number for each record."""
+
+    def column(self: History) -> Numbers:
+        return np.asarray([getattr(record, name) for record in self.records], dtype=dtype)
+
+    return property(column, doc=meaning)
+
+
+def _rows(name: str, meaning: str) -> property:
+    """Return a property of a history with k numbers for each record."""
+
+    def rows(self: History) -> Numbers:
+        found = [getattr(record, name) for record in self.records]
+        return np.asarray(found, dtype=float).reshape(len(found), self.k)
+
+    return property(rows, doc=meaning)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,70 +143,25 @@ class History(Saved, kind="history"):
         """Go through the measurements."""
         return iter(self.records)
 
-    @property
-    def steps(self) -> Numbers:
-        """The steps (n,)."""
-        return self._integers("step")
-
-    @property
-    def loss(self) -> Numbers:
-        """The loss (n,)."""
-        return self._numbers("loss")
-
-    @property
-    def sharpness(self) -> Numbers:
-        """The largest eigenvalue of the Hessian (n,)."""
-        return self._numbers("sharpness")
-
-    @property
-    def eigenvalues(self) -> Numbers:
-        """The largest eigenvalues of the Hessian (n, k)."""
-        return self._vectors("eigenvalues")
-
-    @property
-    def errors(self) -> Numbers:
-        """Error bounds of the Hessian's eigenvalues (n, k)."""
-        return self._vectors("errors")
-
-    @property
-    def ggn_eigenvalues(self) -> Numbers:
-        """The largest eigenvalues of the Gauss–Newton matrix (n, k)."""
-        return self._vectors("ggn_eigenvalues")
-
-    @property
-    def ggn_errors(self) -> Numbers:
-        """Error bounds of the Gauss–Newton matrix's eigenvalues (n, k)."""
-        return self._vectors("ggn_errors")
-
-    @property
-    def ggn_gap(self) -> Numbers:
-        """How far the sharpness is from the Gauss–Newton matrix's, relative (n,)."""
-        return self._numbers("ggn_gap")
-
-    @property
-    def trace(self) -> Numbers:
-        """The Hessian's trace (n,)."""
-        return self._numbers("trace")
-
-    @property
-    def trace_stderr(self) -> Numbers:
-        """The standard error of the trace (n,)."""
-        return self._numbers("trace_stderr")
-
-    @property
-    def lr(self) -> Numbers:
-        """The learning rate (n,)."""
-        return self._numbers("lr")
-
-    @property
-    def products(self) -> Numbers:
-        """How many products the Hessian's eigenvalues took (n,)."""
-        return self._integers("products")
-
-    @property
-    def converged(self) -> Numbers:
-        """Whether all residuals were small enough (n,)."""
-        return np.asarray([record.converged for record in self.records], dtype=bool)
+    steps = _column("step", "The steps (n,).", int)
+    loss = _column("loss", "The loss (n,).")
+    sharpness = _column("sharpness", "The largest eigenvalue of the Hessian (n,).")
+    eigenvalues = _rows("eigenvalues", "The largest eigenvalues of the Hessian (n, k).")
+    errors = _rows("errors", "Error bounds of the Hessian's eigenvalues (n, k).")
+    ggn_eigenvalues = _rows(
+        "ggn_eigenvalues", "The largest eigenvalues of the Gauss–Newton matrix (n, k)."
+    )
+    ggn_errors = _rows(
+        "ggn_errors", "Error bounds of the Gauss–Newton matrix's eigenvalues (n, k)."
+    )
+    ggn_gap = _column(
+        "ggn_gap", "How far the sharpness is from the Gauss–Newton matrix's, relative (n,)."
+    )
+    trace = _column("trace", "The Hessian's trace (n,).")
+    trace_stderr = _column("trace_stderr", "The standard error of the trace (n,).")
+    lr = _column("lr", "The learning rate (n,).")
+    products = _column("products", "How many products the Hessian's eigenvalues took (n,).", int)
+    converged = _column("converged", "Whether all residuals were small enough (n,).", bool)
 
     def before(self, step: int) -> History:
         """Return the measurements before a step."""
@@ -136,43 +179,16 @@ class History(Saved, kind="history"):
 
         return draw_history(self, ax)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the history as JSON, whole or not at all; ``load`` gives back every bit of it."""
-        write_atomically(path, self.to_json())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the history as what JSON can hold; NaN is null."""
-        records = [to_plain(record) for record in self.records]
-        return self._head() | {"records": records}
-
-    def _head(self) -> dict[str, Any]:
-        return {"format": self.format, "parameters": self.parameters, "k": self.k}
-
-    def to_json(self) -> str:
-        """Return the history as JSON, one line for each measurement."""
-        lines = ",\n".join(json.dumps(to_plain(record), allow_nan=False) for record in self.records)
-        return json.dumps(self._head())[:-1] + ', "records": [\n' + lines + "\n]}\n"
-
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> History:
         """Read a history that was saved. One that is damaged is refused and left as it is."""
         try:
             return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, RecursionError) as error:
             raise ValueError(
                 f"{os.fspath(path)} is no history that a monitor has saved, or is damaged "
                 f"({error!r}); it was left as it is."
             ) from error
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> History:
-        """Rebuild a history from ``to_dict``, or say what is wrong with it."""
-        require_format(data, cls)
-        parameters, k = (integer(data[name]) for name in ("parameters", "k"))
-        records = tuple(from_plain(entry, k) for entry in data["records"])
-        if any(b.step <= a.step for a, b in pairwise(records)):
-            raise ValueError("its steps do not increase")
-        return cls(parameters, k, records)
 
     def __repr__(self) -> str:
         count = f"{len(self) or 'no'} measurement{'s' * (len(self) != 1)}"
@@ -182,13 +198,3 @@ class History(Saved, kind="history"):
             return said
         last = self.records[-1]
         return f"{said}\n  step {last.step}: sharpness {last.sharpness:.6g}, loss {last.loss:.6g}"
-
-    def _numbers(self, name: str) -> Numbers:
-        return np.asarray([getattr(record, name) for record in self.records], dtype=np.float64)
-
-    def _integers(self, name: str) -> Numbers:
-        return np.asarray([getattr(record, name) for record in self.records], dtype=np.int64)
-
-    def _vectors(self, name: str) -> Numbers:
-        rows = [getattr(record, name) for record in self.records]
-        return np.asarray(rows, dtype=np.float64).reshape(len(rows), self.k)

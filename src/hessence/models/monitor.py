@@ -15,18 +15,12 @@ from hessence._common.arrays import NotFiniteError
 from hessence._common.device import full_precision
 from hessence.krylov.trace import FEWEST, trace
 from hessence.models.criterion import PairCriterion
-from hessence.models.history import History
-from hessence.models.measurement import Measurement
+from hessence.models.history import History, Measurement
 from hessence.models.model_layers import unwrap
 from hessence.models.model_matrices import hessian
 from hessence.models.monitor_files import MonitorFiles
 from hessence.models.parameters import Parameters
 from hessence.models.tracking import Top, Tracker
-
-OPTIONS = {
-    "params", "reduction", "closure", "eval_mode", "memory", "compile", "copy",
-}  # fmt: skip
-"""What a monitor passes on to ``hs.hessian``."""
 
 
 class Monitor:
@@ -137,9 +131,6 @@ class Monitor:
         rng: Seed = 0,
         **options: Any,
     ) -> None:
-        unknown = options.keys() - OPTIONS
-        if unknown:
-            raise TypeError(f"Monitor has no option {min(unknown)!r}.")
         self._model, self._params = model, options.get("params")
         self._hessian = hessian(model, data, loss, **options)
         size = self._hessian.shape[0]
