@@ -131,9 +131,9 @@ def test_a_search_tells_a_copy_from_none(copies, found):
     basis.add(np.eye(N)[:, [0, copies]])
     basis.expand(2)
     places = hiding_places(np.asarray([1.0, 0.5]) / basis.scale, "LA", np.asarray(1e-6))
-    verdict = search_for_copies(basis, places, confidence=0.99, products=12, complement=N - 2)
-    assert verdict.found is found
-    assert (verdict.confidence >= 0.99) is not found
+    sure = search_for_copies(basis, places, confidence=0.99, products=12, complement=N - 2)
+    assert (sure is None) is found
+    assert found or sure >= 0.99
     require_relation(basis, H)
 
 

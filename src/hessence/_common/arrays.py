@@ -28,28 +28,13 @@ def floating(reference: tuple[str, Array] | None = None, /, **arguments: Any) ->
     """Check named arrays and bring them to one floating-point type.
 
     Integers are promoted to the floating-point type of the other arguments, or to float64. Lists
-    and numbers become arrays of the kind the other arguments have, or NumPy's.
+    and numbers become arrays of the kind the other arguments have, or NumPy's. The `reference`, a
+    name and an array already checked, is one that they must go with. Returns the array namespace,
+    then the arrays in the order given.
 
-    Parameters
-    ----------
-    reference : tuple of str and array, optional
-        Name and value of an array, already checked, that the arguments must go with: the same kind
-        on the same device.
-    **arguments
-        The arrays, by the names that the user knows them by.
-
-    Returns
-    -------
-    tuple
-        The array namespace, then the arrays in the order given.
-
-    Raises
-    ------
-    TypeError
-        For anything that is not an array of real numbers in single or double precision, and for
-        arrays of different kinds.
-    ValueError
-        For empty arrays, NaN or infinity, and arrays on different devices.
+    Raises a TypeError for anything that is not an array of real numbers in single or double
+    precision, and for arrays of different kinds; a ValueError for empty arrays, NaN or infinity,
+    and arrays on different devices.
 
     Examples
     --------
@@ -154,16 +139,9 @@ def largest(array: Array) -> float:
 
 
 def numerical_rank(singular: Array, shape: Sequence[int], noise: float = 0.0) -> int:
-    """Return how many singular values of a matrix are more than rounding.
+    """Return how many singular values of a matrix of that shape are more than rounding or noise.
 
-    Parameters
-    ----------
-    singular : array (k,)
-        All singular values.
-    shape : sequence of int
-        The shape of the matrix: rounding is the longer side times ε times the largest of them.
-    noise : float
-        What else is too small to count.
+    Rounding is the longer side of the matrix times ε times the largest singular value.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from typing import Any
 from hessence._common.arrays import Array, to_numpy
 
 SHOWN = 12
-"""How many eigenvalues are printed; of more, half from either end."""
+"""How many eigenvalues a table shows; of more, half from either end."""
 
 OWN = str(Path(__file__).parents[1]) + os.sep
 

@@ -11,23 +11,7 @@ PAUSE = 0.1
 
 
 class ProgressBar:
-    """A bar on a terminal, with the time left where the end is known.
-
-    Parameters
-    ----------
-    stream : file
-        Where to write; nothing is written unless it is a terminal.
-    unit : str
-        What is counted.
-
-    Examples
-    --------
-    >>> import io
-    >>> bar = ProgressBar(io.StringIO(), "products")
-    >>> bar.begin("density", 1024)
-    >>> bar.update(10)
-    >>> bar.clear()
-    """
+    """A bar with the time left, where the end is known, if the stream is a terminal."""
 
     def __init__(self, stream: TextIO, unit: str) -> None:
         self._stream, self._unit = stream, unit

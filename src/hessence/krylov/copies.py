@@ -21,21 +21,11 @@ there, its Ritz value rises above the least wanted one, which the signs of the :
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from hessence._common.arrays import Numbers
 from hessence.krylov.basis import Basis
 from hessence.krylov.request import Which
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the test says: that something was overlooked, or how sure it is that nothing was."""
-
-    found: bool
-    confidence: float
 
 
 def hiding_places(
@@ -68,22 +58,23 @@ def hiding_places(
 
 def search_for_copies(
     basis: Basis, places: Numbers, *, confidence: float, products: int, complement: int
-) -> Verdict:
+) -> float | None:
     """Search the basis' complement, of dimension `complement`, for values in the hiding places.
 
-    It stops when sure to a probability of `confidence`, or after so many products. The vectors used
-    join the basis, so that what is found is not lost.
+    It stops when sure to a probability of `confidence`, or after so many products, and returns how
+    sure it is that nothing was overlooked; None if something was. The vectors used join the basis,
+    so that what is found is not lost.
     """
     # Pending vectors may hold a good part of an overlooked copy, so they are searched too.
     aside = basis.set_aside()
-    verdict = _search(basis, places, confidence, products, complement)
+    sure = _search(basis, places, confidence, products, complement)
     basis.take_back(*aside)
-    return verdict
+    return sure
 
 
 def _search(
     basis: Basis, places: Numbers, confidence: float, products: int, complement: int
-) -> Verdict:
+) -> float | None:
     enough = 2 * complement / (np.pi * (1 - confidence) ** 2)
     signs = np.asarray([1.0, -1.0])[:, None]
     before, now = np.zeros(places.shape), np.ones(places.shape)
@@ -100,7 +91,7 @@ def _search(
         ahead = (places - signs * diagonal) * now - coupling * before
         searching = mass < enough
         if (searching & (ahead[..., 0] <= 0)).any():
-            return Verdict(found=True, confidence=0.0)
+            return None
         # A coupling of zero ends the chain: all that u meets is known, and nothing hides there.
         # What is settled stands still, or its polynomials would overflow in the end.
         going = searching[..., None] & (onward > 0)
@@ -110,7 +101,7 @@ def _search(
         if (mass >= enough).all():
             break
     doubt = (2 * complement / (np.pi * mass.min())) ** 0.5
-    return Verdict(found=False, confidence=1 - min(1.0, float(doubt)))
+    return 1 - min(1.0, float(doubt))
 
 
 def _side(wanted: Numbers, which: Which, sign: int) -> tuple[Numbers, Numbers]:

@@ -138,8 +138,12 @@ def density(
     room = vectors_within(memory, subject.size, subject.reference)
     product = ScaledProduct(subject)
     drawn = Probes(source, int(probes), subject.size, subject.reference)
+    chains: list[Chain] = []
+    held = max(1, room // (steps + WORKSPACE))
     with full_precision():
-        chains = _run(product, drawn, steps, max(1, room // (steps + WORKSPACE)))
+        for first in range(0, len(drawn), held):
+            members = range(first, min(first + held, len(drawn)))
+            chains += grow_chains(product, drawn, members, steps)
     rules, ends, ends_errors = _evaluate(chains, steps, subject, product.scale)
     norm = max(abs(end) for end in ends)
     if sigma is None:
@@ -161,15 +165,6 @@ def density(
         size=subject.size,
         _rules=rules,
     )
-
-
-def _run(product: ScaledProduct, probes: Probes, steps: int, held: int) -> list[Chain]:
-    """Run all probes, so many at a time."""
-    chains: list[Chain] = []
-    for first in range(0, len(probes), held):
-        members = range(first, min(first + held, len(probes)))
-        chains += grow_chains(product, probes, members, steps)
-    return chains
 
 
 def _evaluate(
@@ -204,10 +199,7 @@ def _default_width(rules: Rules, ends: tuple[float, float], norm: float, spacing
     if extent <= FLAT * spacing * norm:
         return (norm or 1.0) / FINEST
     divisor = FINEST
-    while divisor > COARSEST:
-        sigma = extent / divisor
-        if misplaced(rules, sigma) <= RIPPLE:
-            break
+    while divisor > COARSEST and misplaced(rules, extent / divisor) > RIPPLE:
         divisor //= 2
     return extent / divisor
 

@@ -192,15 +192,10 @@ class Search:
             self._restart(coordinates)
         products = min(products, max(1, self._limit - basis.count))
         basis.reserve(min(basis.total + products + 2, self._size))
-        verdict = search_for_copies(
-            basis,
-            places,
-            confidence=request.confidence,
-            products=products,
+        self._confidence = search_for_copies(
+            basis, places, confidence=request.confidence, products=products,
             complement=self._size - basis.total,
-        )
-        if not verdict.found:
-            self._confidence = verdict.confidence
+        )  # fmt: skip
         return True
 
     def _deflation(self, ritz: _Ritz, places: Numbers) -> Numbers:

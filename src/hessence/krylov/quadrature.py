@@ -62,73 +62,57 @@ class Chain:
 def grow_chains(
     product: ScaledProduct, probes: Probes, members: Sequence[int], steps: int
 ) -> list[Chain]:
-    """Run the recurrence from each of the members among the probes, `steps` steps at most."""
-    growing = _Growing(probes, members, steps)
-    while growing.steps < steps and not growing.ended.all():
-        growing.advance(product)
-    return growing.finished()
+    """Run the recurrence from each of the members among the probes, `steps` steps at most.
 
-
-class _Growing:
-    """Recurrences on their way. One that has ended stays where it is, as zeros."""
-
-    def __init__(self, probes: Probes, members: Sequence[int], steps: int) -> None:
-        start = probes.draw(members[0])
-        self._xp = xp = api.array_namespace(start)
-        shape = (len(members), steps, int(start.shape[0]))
-        # Not zeros: memory is touched as the basis grows.
-        self._vectors = xp.empty(shape, dtype=start.dtype, device=api.device(start))
-        for i, member in enumerate(members):
-            self._vectors[i, 0, :] = probes.draw(member)
-        self.steps = 0
-        self.ended = np.zeros(len(members), dtype=bool)
-        self._lengths = np.full(len(members), steps)
-        self._diagonal, self._couplings = (np.zeros((len(members), steps)) for _ in range(2))
-        self._norm, self._defect = (np.zeros(len(members)) for _ in range(2))
-        self._negligible = NEGLIGIBLE * epsilon(start)
-
-    def advance(self, product: ScaledProduct) -> None:
-        """Take the next step: a product with the newest vectors, and what it has outside."""
-        j, (_, steps, size) = self.steps, self._vectors.shape
+    All go in lock-step. One that has ended stays where it is, as zeros.
+    """
+    start = probes.draw(members[0])
+    xp, count, size = api.array_namespace(start), len(members), int(start.shape[0])
+    # Not zeros: memory is touched as the basis grows.
+    vectors = xp.empty((count, steps, size), dtype=start.dtype, device=api.device(start))
+    for i, member in enumerate(members):
+        vectors[i, 0, :] = probes.draw(member)
+    negligible = NEGLIGIBLE * epsilon(start)
+    ended, ends = np.zeros(count, dtype=bool), np.full(count, steps)
+    diagonal, couplings = (np.zeros((count, steps)) for _ in range(2))
+    norm, defect = (np.zeros(count) for _ in range(2))
+    for j in range(steps):
+        if ended.all():
+            break
         first = max(j - 1, 0)
         # By symmetry the images meet the last two vectors only; the whole basis is taken out of
         # what they leave, which rounding has made necessary.
-        near, rest = subtract(self._vectors[:, first : j + 1, :], self._images(product))
-        along, rest, left = take_out(self._vectors[:, : j + 1, :], rest)
+        images = _images(product, vectors[:, j, :], ended)
+        near, rest = subtract(vectors[:, first : j + 1, :], images)
+        along, rest, left = take_out(vectors[:, : j + 1, :], rest)
         along, coupling = along[..., 0], left[:, 0]
         along[:, first:] += near[..., 0]
-        self._norm = np.maximum(self._norm, np.hypot(np.linalg.norm(along, axis=1), coupling))
+        norm = np.maximum(norm, np.hypot(np.linalg.norm(along, axis=1), coupling))
         if j:
-            along[:, j - 1] -= self._couplings[:, j - 1]
-        self._defect = np.hypot(self._defect, np.linalg.norm(along[:, :j], axis=1))
-        ends = (coupling <= self._negligible * self._norm) | (j + 1 == size)
-        self._lengths = np.where(ends & ~self.ended, j + 1, self._lengths)
-        self.ended = self.ended | ends
-        self._diagonal[:, j] = along[:, j]
-        self._couplings[:, j] = np.where(self.ended, 0.0, coupling)
-        self.steps = j + 1
-        if self.steps < steps:
-            divisor = np.where(self.ended, np.inf, coupling)[:, None]
-            self._vectors[:, self.steps, :] = rest[..., 0] / like(divisor, rest)
+            along[:, j - 1] -= couplings[:, j - 1]
+        defect = np.hypot(defect, np.linalg.norm(along[:, :j], axis=1))
+        now = (coupling <= negligible * norm) | (j + 1 == size)
+        ends = np.where(now & ~ended, j + 1, ends)
+        ended = ended | now
+        diagonal[:, j], couplings[:, j] = along[:, j], np.where(ended, 0.0, coupling)
+        if j + 1 < steps:
+            divisor = np.where(ended, np.inf, coupling)[:, None]
+            vectors[:, j + 1, :] = rest[..., 0] / like(divisor, rest)
+    return [
+        Chain(diagonal[i, :m], couplings[i, :m], norm[i], defect[i]) for i, m in enumerate(ends)
+    ]
 
-    def finished(self) -> list[Chain]:
-        """Return the coefficients of each."""
-        return [
-            Chain(self._diagonal[i, :m], self._couplings[i, :m], self._norm[i], self._defect[i])
-            for i, m in enumerate(self._lengths)
-        ]
 
-    def _images(self, product: ScaledProduct) -> Array:
-        """Multiply the newest vectors, all at once, where recurrences go on: (probes, n, 1)."""
-        newest = self._vectors[:, self.steps, :]
-        if not self.ended.any():
-            return product(newest.mT).mT[..., None]
-        alive = [i for i, ended in enumerate(self.ended) if not ended]
-        images = self._xp.asarray(newest, copy=True)
-        columns = product(self._xp.stack([newest[i, :] for i in alive]).mT)
-        for column, i in enumerate(alive):
-            images[i, :] = columns[:, column]
-        return images[..., None]
+def _images(product: ScaledProduct, newest: Array, ended: Numbers) -> Array:
+    """Multiply the newest vectors, all at once, where recurrences go on: (probes, n, 1)."""
+    if not ended.any():
+        return product(newest.mT).mT[..., None]
+    xp, alive = api.array_namespace(newest), np.flatnonzero(~ended).tolist()
+    images = xp.asarray(newest, copy=True)
+    columns = product(xp.stack([newest[i, :] for i in alive]).mT)
+    for column, i in enumerate(alive):
+        images[i, :] = columns[:, column]
+    return images[..., None]
 
 
 @dataclass(frozen=True)

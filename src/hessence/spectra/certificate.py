@@ -69,7 +69,8 @@ def certify(spectrum: Any, H: Any, *, samples: int, rng: Any) -> Certificate:
     source = generator(rng)
     residual, tested = 0.0, 0
     for space in spectrum.ends(MOST_SPACES):
-        vectors = _test_vectors(space, samples, source)
+        few = space.multiplicity <= samples
+        vectors = space.vectors() if few else space.sample(samples, rng=source)
         residual = float(np.maximum(residual, _residual(H, space, vectors, norm or 1.0)))
         tested += int(vectors.shape[-1])
     magnitudes = np.abs(values) * to_numpy(spectrum.multiplicities)
@@ -82,12 +83,6 @@ def certify(spectrum: Any, H: Any, *, samples: int, rng: Any) -> Certificate:
         norm_defect=_gap(squared_norm, own_squared_norm, squared_norm),
         vectors=tested,
     )
-
-
-def _test_vectors(space: Eigenspace, samples: int, rng: np.random.Generator) -> Array:
-    if space.multiplicity <= samples:
-        return space.vectors()
-    return space.sample(samples, rng=rng)
 
 
 def _residual(H: Any, space: Eigenspace, vectors: Array, scale: float) -> float:

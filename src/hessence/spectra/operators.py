@@ -97,10 +97,8 @@ class Operator(ABC):
         _, columns = floating(("H", self._reference), **{"the operand of @": other})
         size = self.shape[-1]
         vector = columns.ndim == 1
-        if (
-            not 0 < columns.ndim <= max(2, len(self.shape))
-            or columns.shape[0 if vector else -2] != size
-        ):
+        fits = 0 < columns.ndim <= max(2, len(self.shape))
+        if not fits or columns.shape[0 if vector else -2] != size:
             raise ValueError(
                 f"the operand of @ must be a vector ({size},) or columns ({size}, k), "
                 f"got {tuple(columns.shape)}."
@@ -237,13 +235,7 @@ class Operator(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Combination(Operator):
-    """A sum of operators, each times a number.
-
-    Attributes
-    ----------
-    terms : tuple of (float, Operator)
-        The numbers and the operators.
-    """
+    """A sum of operators, each times a number."""
 
     terms: tuple[tuple[float, Operator], ...]
 
@@ -257,11 +249,8 @@ class Combination(Operator):
         return self.terms[0][1].reference
 
     def _apply(self, columns: Array) -> Array:
-        total: Array = 0.0
-        for factor, part in self.terms:
-            image = part.times(columns)
-            total = total + (image if factor == 1 else factor * image)
-        return total
+        images = ((factor, part.times(columns)) for factor, part in self.terms)
+        return sum(image if factor == 1 else factor * image for factor, image in images)
 
     def spectrum(self, *arguments: Any, **options: Any) -> Any:
         """Return an estimate; without arguments, a multiple of a Hessian has its exact spectrum."""
@@ -284,15 +273,7 @@ class Combination(Operator):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Restriction(Operator):
-    """The diagonal block of an operator at some places.
-
-    Attributes
-    ----------
-    whole : Operator
-        The operator.
-    indices : array (q,) of int
-        The places, in the order that vectors of the restriction have.
-    """
+    """The diagonal block of an operator at some places, in the order that its vectors have."""
 
     whole: Operator
     indices: Numbers

@@ -11,6 +11,7 @@ import numpy as np
 
 from hessence._common.arrays import Array, epsilon, to_numpy
 from hessence._common.files import Saved
+from hessence._common.messages import SHOWN
 from hessence._common.summation import compensated_sum
 from hessence.spectra.subspaces import Eigenspace
 
@@ -19,9 +20,6 @@ ROUNDING = 100
 
 WORDS = ("outlier", "bulk", "flat", "dominant", "mixed", "twin", "range")
 """What labels begin with; a spectrum need not have all of them."""
-
-SHOWN = 12
-"""How many eigenspaces a table shows; of more, half from either end."""
 
 
 class Inertia(NamedTuple):

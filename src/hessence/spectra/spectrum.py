@@ -12,6 +12,7 @@ import numpy as np
 from hessence._common.arrays import Array, dtype_name, epsilon, integers, to_numpy
 from hessence._common.device import available
 from hessence._common.files import require_format
+from hessence._common.messages import SHOWN
 from hessence._common.summation import compensated_sum
 from hessence.krylov.density_result import Density, known_density
 from hessence.krylov.outcome import Outcome
@@ -122,12 +123,12 @@ class Spectrum(SpectralResult, kind="spectrum"):
         half = most // 2
         return tuple(self.space(g) for g in (*range(half), *range(count - half, count)))
 
-    @cached_property
+    @property
     def values(self) -> Array:
         """One value for each eigenspace, largest first."""
         return self._sorted[0]
 
-    @cached_property
+    @property
     def multiplicities(self) -> Array:
         """The multiplicity of each entry of ``values``."""
         return self._sorted[1]
@@ -200,12 +201,14 @@ class Spectrum(SpectralResult, kind="spectrum"):
     @property
     def sharpness(self) -> Array:
         """The largest eigenvalue."""
-        return self._xp.max(self._where_present(self._values, -np.inf), axis=-1)
+        values = self._values
+        present = self._xp.where(self._counts > 0, values, self._xp.ones_like(values) * -np.inf)
+        return self._xp.max(present, axis=-1)
 
     @property
     def trace(self) -> Array:
         """The sum of all eigenvalues."""
-        return compensated_sum(self._values * self._weights)
+        return compensated_sum(self._values * self._xp.astype(self._counts, self._values.dtype))
 
     @property
     def norm(self) -> Array:
@@ -288,8 +291,8 @@ class Spectrum(SpectralResult, kind="spectrum"):
 
     def __repr__(self) -> str:
         rows = [
-            (space.label, _number(space.value), str(_multiplicity(space.multiplicity)))
-            for space in self.ends(12)
+            (space.label, _number(space.value), _multiplicity(space.multiplicity))
+            for space in self.ends(SHOWN)
         ]
         header = ("label", "value", "multiplicity")
         widths = [max(len(row[i]) for row in [header, *rows]) for i in range(3)]
@@ -331,10 +334,6 @@ class Spectrum(SpectralResult, kind="spectrum"):
         return int(counts.flat[0]) if (counts == counts.flat[0]).all() else self._counts[..., g]
 
     @cached_property
-    def _weights(self) -> Array:
-        return self._xp.astype(self._counts, self._values.dtype)
-
-    @cached_property
     def _sorted(self) -> tuple[Array, Array]:
         xp = self._xp
         if self._values.ndim == 1:
@@ -344,10 +343,6 @@ class Spectrum(SpectralResult, kind="spectrum"):
             xp.take_along_axis(self._values, order, axis=-1),
             xp.take_along_axis(self._counts, order, axis=-1),
         )
-
-    def _where_present(self, values: Array, otherwise: float) -> Array:
-        xp = self._xp
-        return xp.where(self._counts > 0, values, xp.ones_like(values) * otherwise)
 
     @property
     def _rounding(self) -> Array:
