@@ -13,9 +13,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Self, get_args
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hessence._common.arrays import dtype_name
 from hessence.data.losses import NAMED, PointwiseLoss, as_loss
 from hessence.models import loss_hessian
 from hessence.models.batch_parts import is_pair
@@ -82,9 +84,7 @@ class TorchCriterion(PairCriterion):
 
     def sum(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the sum that PyTorch's mean divides."""
-        _require_tensor(prediction)
-        if isinstance(self._loss, ELEMENTWISE):
-            _require_same_shape(prediction, target)
+        self._require_shapes(prediction, target)
         total: Tensor = self._sum(prediction, target)
         return total
 
@@ -100,7 +100,7 @@ class TorchCriterion(PairCriterion):
 
     def hessian(self, prediction: Tensor, target: Tensor) -> LossHessian:
         """Return the closed form for squared error, cross-entropy and binary cross-entropy."""
-        self.sum(prediction.detach(), target)  # PyTorch refuses targets that do not fit
+        self._require_shapes(prediction, target)
         loss = self._loss
         if isinstance(loss, nn.MSELoss):
             return loss_hessian.scaled(2.0)
@@ -111,6 +111,15 @@ class TorchCriterion(PairCriterion):
         if isinstance(loss, nn.BCELoss):
             return loss_hessian.binary_cross_entropy(loss, prediction, target)
         return super().hessian(prediction, target)
+
+    def _require_shapes(self, prediction: Any, target: Tensor) -> None:
+        _require_tensor(prediction)
+        if isinstance(self._loss, ELEMENTWISE):
+            _require_same_shape(prediction, target)
+        if isinstance(self._loss, (nn.BCELoss, nn.BCEWithLogitsLoss)):
+            _require_real(target)
+        if isinstance(self._loss, CLASSWISE):
+            _require_classes(prediction, target, self._loss)
 
     def half_mse_factor(self, prediction: Tensor, target: Tensor) -> float | None:
         """Return 2/d for a mean over n samples of d elements each, 2n for a sum."""
@@ -279,6 +288,62 @@ def _require_same_shape(prediction: Any, target: Tensor) -> None:
         raise ValueError(
             f"data: the target must have the prediction's shape {wanted}, got {got}{hint}."
         )
+
+
+def _require_real(target: Tensor) -> None:
+    if not target.is_floating_point():
+        raise ValueError(
+            f"data: the target must hold real numbers for this loss, got {dtype_name(target)}: use "
+            "y.float()."
+        )
+
+
+def _require_classes(prediction: Tensor, target: Tensor, loss: Any) -> None:
+    weight, classes = loss.weight, prediction.shape[1 if prediction.ndim > 1 else 0]
+    if weight is not None and weight.shape != (classes,):
+        raise ValueError(f"loss has weights for {weight.numel()} classes, but there are {classes}.")
+    if weight is not None and weight.dtype != prediction.dtype:
+        raise ValueError(
+            f"loss has weights of {dtype_name(weight)}, but the predictions are "
+            f"{dtype_name(prediction)}: use loss.to(torch.{dtype_name(prediction)})."
+        )
+    if target.is_floating_point():
+        shares = isinstance(loss, nn.CrossEntropyLoss)
+        if not shares or target.shape != prediction.shape:
+            also = ", or probabilities of the prediction's shape" if shares else ""
+            raise ValueError(
+                f"data: the target must hold class numbers as integers{also}, got "
+                f"{dtype_name(target)} of shape {tuple(target.shape)}."
+            )
+        return
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise ValueError(
+            f"data: the target must hold class numbers of type int64, got {dtype_name(target)}: "
+            "use y.long()."
+        )
+    *samples, _ = prediction.movedim(1 if prediction.ndim > 1 else 0, -1).shape
+    if list(target.shape) != samples:
+        raise ValueError(_misfit(prediction, target))
+    wrong = target[(target != loss.ignore_index) & ((target < 0) | (target >= classes))]
+    if wrong.numel():
+        raise ValueError(
+            f"data: the target must hold class numbers from 0 to {classes - 1}, "
+            f"got {int(wrong[0])}."
+        )
+
+
+def _misfit(prediction: Tensor, target: Tensor) -> str:
+    """Say how class numbers and a prediction do not fit together, and what to do."""
+    if target.ndim and prediction.ndim > 1 and len(target) != len(prediction):
+        return f"data: there are {len(prediction)} predictions and {len(target)} targets."
+    given, got = _shapes(prediction, target)
+    said = f"data: the prediction has shape {given} and the target {got}"
+    if prediction.ndim > 2 and target.shape == prediction.shape[:-1]:
+        return (
+            f"{said}, but classes are dimension 1 of a prediction: give a loss such as "
+            "lambda f, y: F.cross_entropy(f.flatten(0, 1), y.flatten())."
+        )
+    return f"{said}; class numbers have the prediction's shape without dimension 1."
 
 
 def _shapes(*tensors: Tensor) -> list[str]:
