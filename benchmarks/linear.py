@@ -49,12 +49,12 @@ def _wide_twin() -> Comparison:
     rng = np.random.default_rng(1)
     W1, W2 = rng.normal(size=(10**5, 10)), rng.normal(size=(10, 10**5))
     x, y = rng.normal(size=(100, 10)), rng.normal(size=(100, 10))
-    stack = np.concatenate([W1, W2.T], axis=1)
+    both = np.concatenate([W1, W2.T], axis=1)
     return compare(
         "TwoLayerLinear, m = 10⁵, D = K = 10",
         lambda: hs.TwoLayerLinear(W1, W2).hessian(x, y).spectrum(),
-        "one SVD of the 10⁵ × 20 stack",
-        lambda: np.linalg.svd(stack, full_matrices=False),
+        "one SVD of the 10⁵ × 20 matrix (W1, W2ᵀ)",
+        lambda: np.linalg.svd(both, full_matrices=False),
         3,
         repeats=7,
     )
@@ -90,7 +90,7 @@ def _many_sharpnesses() -> Comparison:
     count, width, size = 200, 100, 10
     rng = np.random.default_rng(3)
     nets = [hs.init.standard((size, width, size), rng) for _ in range(count)]
-    stack = hs.DeepLinear(
+    batch = hs.DeepLinear(
         [np.stack(layer) for layer in zip(*(n.weights for n in nets), strict=True)]
     )
     x = rng.normal(size=(1024, size))
@@ -99,7 +99,7 @@ def _many_sharpnesses() -> Comparison:
     data = torch.from_numpy(x), torch.from_numpy(y)
 
     def together() -> Any:
-        return stack.hessian(x, y).top(1, tol=1e-6).eigenvalues
+        return batch.hessian(x, y).top(1, tol=1e-6).eigenvalues
 
     def one_by_one() -> None:
         from scipy.sparse.linalg import LinearOperator, eigsh

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import array_api_compat as api
 
@@ -23,48 +22,18 @@ ROUNDING = 32
 """How many ε of its terms a difference of moments may be off by."""
 
 
-class LossHessian(Protocol):
-    """The second derivative of a loss in M, as a symmetric map of K × D matrices."""
-
-    def __call__(self, dM: Array) -> Array:
-        """Apply the map to matrices (..., K, D)."""
-
-    def tensor(self) -> Array:
-        """Return the map as an array (..., K, D, K, D)."""
-
-    def scaled(self, factor: float) -> LossHessian:
-        """Return the map times a number."""
-
-    @property
-    def reference(self) -> Array:
-        """The array that the map is made of."""
-
-
 @dataclass(frozen=True)
 class Separable:
-    """The map dM ↦ dM Σ of the mean-squared error of K outputs."""
+    """The map dM ↦ dM Σ of the mean-squared error."""
 
     variance: Array
-    outputs: int
 
     def __call__(self, dM: Array) -> Array:
         """Return dM Σ."""
         return api.array_namespace(dM).matmul(dM, self.variance)
 
-    def tensor(self) -> Array:
-        """Return I ⊗ Σ."""
-        xp = api.array_namespace(self.variance)
-        eye = xp.eye(self.outputs, dtype=self.variance.dtype, device=api.device(self.variance))
-        return eye[:, None, :, None] * self.variance[None, :, None, :]
-
-    def scaled(self, factor: float) -> Separable:
-        """Return the map times a number."""
-        return Separable(factor * self.variance, self.outputs)
-
-    @property
-    def reference(self) -> Array:
-        """The matrix Σ."""
-        return self.variance
+    def __rmul__(self, factor: float) -> Separable:
+        return Separable(factor * self.variance)
 
 
 @dataclass(frozen=True)
@@ -83,18 +52,12 @@ class Dense:
         flat = xp.reshape(dM, (*dM.shape[: len(batch)], -1, size))
         return xp.reshape(xp.matmul(flat, matrix), tuple(dM.shape))
 
-    def tensor(self) -> Array:
-        """Return the array itself."""
-        return self.entries
-
-    def scaled(self, factor: float) -> Dense:
-        """Return the map times a number."""
+    def __rmul__(self, factor: float) -> Dense:
         return Dense(factor * self.entries)
 
-    @property
-    def reference(self) -> Array:
-        """The array of all entries."""
-        return self.entries
+
+LossHessian = Separable | Dense
+"""The second derivative of a loss in M, as a symmetric map of K × D matrices."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +85,7 @@ class MatrixQuadratic:
 
     def hessian(self, M: Array) -> Separable:
         """Return dM ↦ dM Σ."""
-        return Separable(self.moments.xx, self.moments.dimensions[1])
+        return Separable(self.moments.xx)
 
     @cached_property
     def solution(self) -> tuple[Array, Array]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import array_api_compat as api
 import numpy as np
@@ -305,7 +305,8 @@ class Hessian(Operator):
     """The Hessian of a loss, split as H = ggn + functional.
 
     The Gauss–Newton part is what remains if the network is linearised; the functional part is the
-    residual times the network's own second derivative, and vanishes at zero residual.
+    residual times the network's own second derivative, and vanishes at zero residual. A subclass is
+    a dataclass with a field ``part``, which tells which of the three it is.
     """
 
     def spectrum(self, *arguments: Any, **options: Any) -> Spectrum:
@@ -330,14 +331,19 @@ class Hessian(Operator):
         """Return the sum of all squared entries, from the entries and not from eigenvalues."""
 
     @property
-    @abstractmethod
-    def ggn(self) -> Hessian:
+    def ggn(self) -> Self:
         """The Gauss–Newton part."""
+        return self._only("ggn", "gradient")
 
     @property
-    @abstractmethod
-    def functional(self) -> Hessian:
+    def functional(self) -> Self:
         """The functional part."""
+        return self._only("functional", "loss_hessian")
+
+    def _only(self, part: Part, without: str) -> Self:
+        """Return one part; a derivative of the loss that does not enter it becomes zero."""
+        zero = {f.name: 0 * getattr(self, f.name) for f in fields(self) if f.name == without}  # type: ignore[arg-type]
+        return replace(self, part=part, **zero)  # type: ignore[type-var]
 
     def ggn_error(self) -> Array:
         """Return how far the Gauss–Newton part's largest eigenvalue is off, relative to H's.

@@ -184,7 +184,12 @@ class Subspaces:
             return self.matrix(member)
         if self.matrix is not None:
             return self.matrix if self.members is None else self.matrix[..., member, :, :]
-        return self._from_products(member)
+        return self._formed if self.members is None else self._from_products(member)
+
+    @cached_property
+    def _formed(self) -> Array:
+        """A family's single block, formed once for its eigenvalues and its eigenvectors."""
+        return self._from_products(0)
 
     def _from_products(self, member: int) -> Array:
         """Return basisᵀ (H basis), some columns at a time."""

@@ -99,21 +99,20 @@ def linear_chain(candidate: Candidate) -> Spectrum:
     hessian, factor = _of_product(weights, candidate)
     order = _biases_last(candidate)
     if len(weights) == 1 and isinstance(hessian.loss_hessian, Separable):
-        return _placed(_one_layer(hessian.loss_hessian), factor, order)
+        return _placed(_one_layer(hessian.loss_hessian.variance, hessian.dims[-1]), factor, order)
     if hessian.gradient.any() and not _may_be_aligned(hessian):
         require_small(_size(hessian), hessian.shape[-1])
     return _placed(hessian.spectrum(), factor, order)
 
 
-def _one_layer(loss_hessian: Separable) -> Spectrum:
+def _one_layer(variance: Tensor, outputs: int) -> Spectrum:
     """Return the spectrum I ⊗ Σ of the squared error of one layer, the same for each output."""
 
     def embed(coordinates: Tensor, copies: Tensor) -> Tensor:
         return (copies[:, None, :] * coordinates[:, None]).flatten(0, 1)
 
-    variance = loss_hessian.variance
     labels = ("outlier",) * len(variance)
-    family = Subspaces(labels, lambda _: embed, loss_hessian.outputs, matrix=variance)
+    family = Subspaces(labels, lambda _: embed, outputs, matrix=variance)
     return Spectrum([family], "closed form")
 
 

@@ -14,7 +14,7 @@ characteristic polynomial of the block but no eigenvectors).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import array_api_compat as api
 
@@ -109,16 +109,6 @@ class AttentionHessian(Hessian):
         """The shape of the matrix, batch dimensions in front."""
         *batch, m = self.w_q.shape
         return (*batch, 2 * m + 1, 2 * m + 1)
-
-    @property
-    def ggn(self) -> AttentionHessian:
-        """The Gauss–Newton part."""
-        return replace(self, part="ggn")
-
-    @property
-    def functional(self) -> AttentionHessian:
-        """The functional part."""
-        return replace(self, part="functional")
 
     @property
     def scalars(self) -> Scalars:

@@ -88,16 +88,6 @@ class MatrixAttentionHessian(Hessian):
         return (p, p)
 
     @property
-    def ggn(self) -> MatrixAttentionHessian:
-        """The Gauss–Newton part."""
-        return replace(self, part="ggn")
-
-    @property
-    def functional(self) -> MatrixAttentionHessian:
-        """The functional part."""
-        return replace(self, part="functional")
-
-    @property
     def _reference(self) -> Array:
         return self.W_v
 

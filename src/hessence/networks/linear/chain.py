@@ -43,7 +43,6 @@ class Chain:
     def product(self) -> Array:
         """The end-to-end matrix M."""
         xp = api.array_namespace(self.factors[0])
-        api.array_namespace(self.factors[0])
         product = self.factors[0]
         for f in self.factors[1:]:
             product = xp.matmul(f, product)
@@ -53,7 +52,6 @@ class Chain:
     def before(self) -> tuple[Array, ...]:
         """P_1 = I, …, P_L."""
         xp = api.array_namespace(self.factors[0])
-        api.array_namespace(self.factors[0])
         products = [self._eye(self.dims[0])]
         for f in self.factors[:-1]:
             products.append(xp.matmul(f, products[-1]))
@@ -63,7 +61,6 @@ class Chain:
     def after(self) -> tuple[Array, ...]:
         """S_1, …, S_L = I."""
         xp = api.array_namespace(self.factors[0])
-        api.array_namespace(self.factors[0])
         products = [self._eye(self.dims[-1])]
         for f in reversed(self.factors[1:]):
             products.insert(0, xp.matmul(products[0], f))
@@ -77,7 +74,6 @@ class Chain:
     def between(self, k: int, l: int) -> Array | None:  # noqa: E741 - the papers' letter
         """Return F_{k−1} ⋯ F_{l+1} for layers k > l, counted from 1; None for the identity."""
         xp = api.array_namespace(self.factors[0])
-        api.array_namespace(self.factors[0])
         if k == l + 1:
             return None
         product = self.factors[l]
@@ -119,7 +115,6 @@ class Chain:
     def pull(self, dM: Array) -> Array:
         """Return the parameter vectors Jᵀ dM of matrices (..., n, d_L, d_0): Sᵀ dM Pᵀ by layer."""
         xp = api.array_namespace(dM)
-        api.array_namespace(dM)
         pieces = [
             xp.matmul(xp.matmul(transpose(s)[..., None, :, :], dM), transpose(p)[..., None, :, :])
             for s, p in zip(self.after, self.before, strict=True)
@@ -129,7 +124,6 @@ class Chain:
     def gram(self) -> Array:
         """Return J Jᵀ = Σ_ℓ S_ℓ S_ℓᵀ ⊗ P_ℓᵀ P_ℓ as an array (..., K, D, K, D)."""
         xp = api.array_namespace(self.factors[0])
-        api.array_namespace(self.factors[0])
         total = 0
         for p, s in zip(self.before, self.after, strict=True):
             outer, inner = xp.matmul(s, transpose(s)), xp.matmul(transpose(p), p)

@@ -52,13 +52,14 @@ class TooLargeError(ValueError):
 def gauss_newton(H: LinearProducts) -> GaussNewton:
     """Return the Gauss–Newton part of a Hessian by the cheapest route that applies."""
     S, depth = H.loss_hessian, len(H.weights)
-    white = isinstance(S, Separable) and is_scalar_multiple(S.variance, TOLERANCE)
-    if white and depth == 2:
-        return _from_singular_values(H, "white data, two layers")
-    if white and balance_defect(H.weights) <= TOLERANCE * epsilon(H.gradient):
-        return _from_singular_values(H, "white data, balanced")
-    if isinstance(S, Separable) and depth == 2:
-        return _by_output(H)
+    if isinstance(S, Separable):
+        white = is_scalar_multiple(S.variance, TOLERANCE)
+        if white and depth == 2:
+            return _from_singular_values(H, S, "white data, two layers")
+        if white and balance_defect(H.weights) <= TOLERANCE * epsilon(H.gradient):
+            return _from_singular_values(H, S, "white data, balanced")
+        if depth == 2:
+            return _by_output(H, S)
     return _in_full(H)
 
 
@@ -114,7 +115,7 @@ class GaussNewton:
     def _values(self) -> Array:
         """The eigenvalues in that order."""
         H = self.hessian
-        if requires_gradient(*H.weights, H.gradient, H.loss_hessian.reference):
+        if requires_gradient(*H.weights, H.loss_hessian(H.gradient)):
             # The derivative of an eigenvalue is zᵀ dH z; eigenvectors are constants.
             return api.array_namespace(self._basis).sum(self._basis * (H @ self._basis), axis=0)
         return api.array_namespace(self.values).take(
@@ -152,11 +153,11 @@ class GaussNewton:
         return Complement(self._basis)(scaled) if len(self._order) else scaled
 
 
-def _from_singular_values(H: LinearProducts, name: str) -> GaussNewton:
+def _from_singular_values(H: LinearProducts, S: Separable, name: str) -> GaussNewton:
     xp, depth = api.array_namespace(H.gradient), len(H.weights)
     outer, s_out = _padded_svd(transpose(constant(H.weights[-1])))
     inner, s_in = _padded_svd(constant(H.weights[0]))
-    scale = constant(H.loss_hessian.reference)[0, 0]
+    scale = constant(S.variance)[0, 0]
     out_square, in_square = s_out * s_out, s_in * s_in
     if depth == 2:
         grid = out_square[:, None] + in_square[None, :]
@@ -182,7 +183,7 @@ def _from_singular_values(H: LinearProducts, name: str) -> GaussNewton:
     return GaussNewton(H, method, xp.reshape(scale * grid, (-1,)), labels, directions)
 
 
-def _by_output(H: LinearProducts) -> GaussNewton:
+def _by_output(H: LinearProducts, S: Separable) -> GaussNewton:
     """Diagonalise W₂W₂ᵀ: for each eigenvalue q one problem with RᵀR = W₁ᵀW₁ + q I."""
     xp, inputs = api.array_namespace(H.gradient), H.dims[0]
     _require(H, inputs)
@@ -192,7 +193,7 @@ def _by_output(H: LinearProducts) -> GaussNewton:
     shape = (int(s_out.shape[0]), *first.shape)
     both = [xp.broadcast_to(first, shape), s_out[:, None, None] * eye]
     triangles = xp.linalg.qr(xp.concat(both, axis=-2))[1]
-    weighted = xp.matmul(triangles, constant(H.loss_hessian.reference))
+    weighted = xp.matmul(triangles, constant(S.variance))
     values, vectors = _eigh(xp.matmul(weighted, transpose(triangles)))
     columns = xp.reshape(xp.matmul(transpose(vectors), weighted), (-1, inputs))
 

@@ -27,16 +27,6 @@ CHUNK = 2**19
 class LinearHessian(LinearProducts):
     """The Hessian of a loss of the end-to-end matrix W_L ⋯ W_1, first layer first, row by row."""
 
-    @property
-    def ggn(self) -> LinearHessian:
-        """The Gauss–Newton part."""
-        return replace(self, gradient=0 * self.gradient, part="ggn")
-
-    @property
-    def functional(self) -> LinearHessian:
-        """The functional part."""
-        return replace(self, loss_hessian=self.loss_hessian.scaled(0.0), part="functional")
-
     def top(self, k: int = 1, which: str = "LA", **options: Any) -> Eigenpairs:
         """Return extreme eigenpairs by Lanczos; the arguments are those of ``hs.eigenpairs``.
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -55,6 +56,18 @@ class Modes:
     def count(self) -> int:
         """How many modes there are."""
         return int(self.place.shape[1])
+
+    @cached_property
+    def below(self) -> Numbers:
+        """Π_{m<ℓ} s_m for ℓ = 1 … L, (L, N)."""
+        return np.cumprod(np.concatenate([np.ones((1, self.count)), self.singular[:-1]]), axis=0)
+
+    @cached_property
+    def above(self) -> Numbers:
+        """Π_{m>ℓ} s_m for ℓ = 1 … L, (L, N)."""
+        return np.cumprod(np.concatenate([np.ones((1, self.count)), self.singular[:0:-1]]), axis=0)[
+            ::-1
+        ]
 
 
 def find_modes(H: LinearProducts) -> Modes:
@@ -131,7 +144,7 @@ class _Search:
         norms = np.linalg.norm(images, axis=0)
         keep = norms > self._threshold(images.shape) * max(norms.max(initial=0.0), 1e-300)
         # Orthonormalise from the longest image down: a short one is accurate only relative to the
-        # longest, and must not loss_hessian the long ones towards its error.
+        # longest, and must not bend the long ones towards its error.
         # More images than dimensions mean that the network is not aligned, and the defect says so.
         order = [i for i in np.argsort(-norms, kind="stable") if keep[i]][: len(images)]
         for i, direction in zip(order, _orthonormal(images[:, order]).T, strict=True):

@@ -11,7 +11,6 @@ exchanged; the functional part couples :math:`D_k[t, j]` with :math:`D_l[j, t]`,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -27,20 +26,6 @@ class PairBlocks:
     """The blocks of pairs of modes, from the modes' numbers."""
 
     modes: Modes
-
-    @cached_property
-    def _below(self) -> Numbers:
-        """Π_{m<ℓ} s_m for ℓ = 1 … L, (L, N)."""
-        s = self.modes.singular
-        ones = np.ones((1, s.shape[1]))
-        return np.concatenate([ones, np.cumprod(s[:-1], axis=0)])
-
-    @cached_property
-    def _above(self) -> Numbers:
-        """Π_{m>ℓ} s_m for ℓ = 1 … L, (L, N)."""
-        s = self.modes.singular
-        ones = np.ones((1, s.shape[1]))
-        return np.concatenate([np.cumprod(s[:0:-1], axis=0)[::-1], ones])
 
     def _middle(self, k: int, l: int) -> Numbers:  # noqa: E741 - the papers' letter
         """Π_{l<m<k} s_m, (N,)."""
@@ -86,7 +71,7 @@ class PairBlocks:
         weight = np.where(seen, self.modes.variance[j], 0.0)
         if not weight.any():
             return
-        g = [self._above[ell - 1, i] * self._below[ell - 1, j] for ell in layers]
+        g = [self.modes.above[ell - 1, i] * self.modes.below[ell - 1, j] for ell in layers]
         for a in range(len(layers)):
             scaled = weight * g[a]
             for b in range(a + 1):
@@ -113,7 +98,7 @@ class PairBlocks:
             for b, l in enumerate(lower):  # noqa: E741
                 if k <= l:
                     continue
-                outer = self._above[k - 1, t] * self._below[l - 1, t]
+                outer = self.modes.above[k - 1, t] * self.modes.below[l - 1, t]
                 value = gradient * outer * self._middle(k, l)[j]
                 matrix[row + a, column + b] += value
                 matrix[column + b, row + a] += value
@@ -126,16 +111,13 @@ def largest_eigenvalue(modes: Modes) -> float:
     its functional part. Both bounds come for all pairs from two matrix products; the exact solver
     sees the pairs whose bound exceeds the best value found among the modes with themselves.
     """
-    s, exists = modes.singular, modes.place >= 0
-    count = modes.count
-    ones = np.ones((1, count))
-    below = np.concatenate([ones, np.cumprod(s[:-1], axis=0)]) * exists[:-1]
-    above = np.concatenate([np.cumprod(s[:0:-1], axis=0)[::-1], ones]) * exists[1:]
+    exists = modes.place >= 0
+    below, above = modes.below * exists[:-1], modes.above * exists[1:]
     reach = np.where(exists[-1], 1.0, 0.0)
     ggn = ((above**2) * reach).T @ (below**2 * np.where(exists[0], modes.variance, 0.0))
     functional = _functional_squares(modes, below, above)
     bound = np.maximum(ggn, ggn.T) + np.sqrt(2 * (functional + functional.T))
-    every = np.arange(count)
+    every = np.arange(modes.count)
     best = float(_largest_of_pairs(modes, every, every).max(initial=0.0))
     first, second = np.nonzero(np.triu(bound, k=1) > best)
     # The likeliest pairs first: they raise the bar for the rest.

@@ -66,7 +66,7 @@ class LinearProducts(Hessian):
         """Return the Hessians at an index into the batch dimension."""
         second = self.loss_hessian
         if not isinstance(second, Separable):
-            second = Dense(second.tensor()[index])
+            second = Dense(second.entries[index])
         layers = tuple(w[index] for w in self.weights)
         return replace(self, weights=layers, gradient=self.gradient[index], loss_hessian=second)
 
@@ -113,13 +113,12 @@ class LinearProducts(Hessian):
                 data = xp.sum(xp.matmul(p, self.loss_hessian.variance) * p, axis=(-2, -1))
                 total = total + data * xp.sum(s * s, axis=(-2, -1))
             return total
-        tensor = self.loss_hessian.tensor()
+        tensor = self.loss_hessian.entries
         return xp.sum(tensor * self.chain.gram(), axis=(-4, -3, -2, -1))
 
     def squared_norm(self) -> Array:
         """Return the squared Frobenius norms of all pairs of layers, summed."""
         xp = api.array_namespace(self.weights[0])
-        api.array_namespace(self.weights[0])
         total = self._ggn_squared_norm()
         if self.part == "ggn":
             return total
@@ -141,10 +140,10 @@ class LinearProducts(Hessian):
     def _ggn_squared_norm(self) -> Array:
         xp = api.array_namespace(self.weights[0])
         if not isinstance(self.loss_hessian, Separable):
-            *batch, outputs, inputs, _, _ = self.loss_hessian.tensor().shape
+            *batch, outputs, inputs, _, _ = self.loss_hessian.entries.shape
             size = (*batch, outputs * inputs, outputs * inputs)
             both = xp.matmul(
-                xp.reshape(self.loss_hessian.tensor(), size),
+                xp.reshape(self.loss_hessian.entries, size),
                 xp.reshape(self.chain.gram(), size),
             )
             return xp.sum(both * transpose(both), axis=(-2, -1))
@@ -179,7 +178,7 @@ class LinearProducts(Hessian):
         near = after[l - 1] if middle is None else xp.matmul(after[l - 1], transpose(middle))
         near = transpose(xp.matmul(near, before[k - 1]))
         met = far[..., :, None, None, :] * near[..., None, :, :, None]
-        return xp.sum(self.loss_hessian.tensor() * met, axis=(-4, -3, -2, -1))
+        return xp.sum(self.loss_hessian.entries * met, axis=(-4, -3, -2, -1))
 
 
 def _square(matrix: Array) -> Array:

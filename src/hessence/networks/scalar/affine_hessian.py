@@ -56,16 +56,6 @@ class AffineHessian(Hessian):
         return (*batch, 3 * m, 3 * m)
 
     @property
-    def ggn(self) -> AffineHessian:
-        """The Gauss–Newton part."""
-        return replace(self, gradient=0 * self.gradient, part="ggn")
-
-    @property
-    def functional(self) -> AffineHessian:
-        """The functional part."""
-        return replace(self, loss_hessian=0 * self.loss_hessian, part="functional")
-
-    @property
     def _reference(self) -> Array:
         return self.w
 

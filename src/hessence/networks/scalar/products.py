@@ -74,16 +74,6 @@ class Products(Hessian):
         return (*batch, 2 * count * m, 2 * count * m)
 
     @property
-    def ggn(self) -> Products:
-        """The Gauss–Newton part."""
-        return replace(self, gradient=0 * self.gradient, part="ggn")
-
-    @property
-    def functional(self) -> Products:
-        """The functional part."""
-        return replace(self, loss_hessian=0 * self.loss_hessian, part="functional")
-
-    @property
     def coupled(self) -> bool:
         """Whether the loss couples different products."""
         return bool(self.loss_hessian.ndim > self.gradient.ndim)
