@@ -106,15 +106,17 @@ def test_bad_input(changes, words):
         )
 
 
-def test_any_embedding_dimension_trains_on_its_weights():
+@pytest.mark.parametrize("masked", [False, True])
+def test_any_embedding_dimension_trains_on_its_weights(masked):
     rng = np.random.default_rng(6)
     net = hs.MatrixAttention(rng.normal(size=(2, 1)), *rng.normal(size=(2, 2, 3)))
     x, y = rng.normal(size=(3, 4, 2)), rng.normal(size=(3, 4, 1))
-    t = hs.gradient_descent(net, x, y, lr=0.1, steps=8)
+    data = {"mask": np.arange(4) < np.asarray([[4], [2], [3]])} if masked else {}
+    t = hs.gradient_descent(net, x, y, lr=0.1, steps=8, **data)
     theta = np.asarray(net.parameters())
     for step in range(9):
         here = net.with_parameters(theta)
         np.testing.assert_allclose(t[step].parameters(), theta, rtol=1e-12)
-        top = np.linalg.eigvalsh(here.hessian(x, y).dense())[-1]
+        top = np.linalg.eigvalsh(here.hessian(x, y, **data).dense())[-1]
         assert float(t.sharpness[step]) == pytest.approx(top, rel=1e-11)
-        theta = theta - 0.1 * here.gradient(x, y)
+        theta = theta - 0.1 * here.gradient(x, y, **data)

@@ -31,8 +31,8 @@ def linear_objective(
     Parameters
     ----------
     x, y : array (n, D), (n, K)
-        The data; a :class:`~hessence.Moments` may stand for both. ``"cross-entropy"`` also takes
-        class indices (n,).
+        The data; a :class:`~hessence.Moments` may stand for both, and an objective, once made, for
+        all. ``"cross-entropy"`` also takes class indices (n,).
     loss : AnyLoss
         The loss of predictions and targets.
     shape : tuple of int
@@ -42,6 +42,8 @@ def linear_objective(
     scale : float
         What the inputs are multiplied with.
     """
+    if isinstance(x, (MatrixQuadratic, MatrixLoss, TorchLoss)):
+        return x
     if not isinstance(loss, (str, PointwiseLoss)) and callable(loss):
         return _torch_objective(x, y, loss, shape[1], reference, scale)
     if isinstance(as_loss(loss, coupled=True), CrossEntropy):

@@ -31,6 +31,13 @@ class Descent(ABC):
 
     A state holds what one step needs; :class:`Moving` unless ``advance`` is overridden.
 
+    Parameters
+    ----------
+    net : Network
+        Where training starts.
+    **arguments
+        The data and the loss, as ``net.hessian`` takes them.
+
     Attributes
     ----------
     method : str
@@ -46,15 +53,19 @@ class Descent(ABC):
     method: str
     start: Any
     state_bytes: int
-    reference: Array
+
+    def __init__(self, net: Any, **arguments: Any) -> None:
+        self._net, self._arguments = net, arguments
+        self.reference: Array = constant(net._reference[1])
 
     @abstractmethod
     def network(self, state: Any) -> Any:
         """Return the network at a state."""
 
-    @abstractmethod
     def hessian(self, state: Any) -> Hessian:
         """Return the Hessian at a state."""
+        found: Hessian = self.network(state).hessian(**self._arguments)
+        return found
 
     @abstractmethod
     def measure(self, states: Iterable[Any]) -> dict[str, Any]:
@@ -82,51 +93,26 @@ class Descent(ABC):
 
 
 class WeightDescent(Descent):
-    """Gradient descent on the weights themselves, for a network without a reduction.
-
-    Parameters
-    ----------
-    net : Network
-        Where training starts.
-    arguments : dict
-        The data and the loss, as ``net.hessian`` takes them.
-    """
+    """Gradient descent on the weights themselves, for a network without a reduction."""
 
     method = "weights"
 
-    def __init__(self, net: Any, arguments: dict[str, Any]) -> None:
-        self._net, self._arguments = net, arguments
+    def __init__(self, net: Any, **arguments: Any) -> None:
+        super().__init__(net, **arguments)
         theta = constant(net.parameters())
         self.start = Moving((theta,))
         self.state_bytes = 16 * math.prod(theta.shape)
-        self.reference = theta
 
     def network(self, state: Moving) -> Any:
         """Return the network with the weights of a state."""
         return self._net.with_parameters(state.coordinates[0])
-
-    def hessian(self, state: Moving) -> Any:
-        """Return the Hessian at a state."""
-        return self.hessian_of(self.network(state))
-
-    def loss_of(self, net: Any) -> Array:
-        """Return the loss of a network on the data of this descent."""
-        return net.loss(**self._arguments)
-
-    def gradient_of(self, net: Any) -> Array:
-        """Return the gradient of a network on the data of this descent."""
-        return net.gradient(**self._arguments)
-
-    def hessian_of(self, net: Any) -> Any:
-        """Return the Hessian of a network on the data of this descent."""
-        return net.hessian(**self._arguments)
 
     def gradient(self, coordinates: tuple[Array, ...]) -> tuple[Array, ...]:
         """Return the gradient of the loss, NaN for networks that have diverged."""
         (theta,) = coordinates
         net, finite = self._finite(theta)
         xp = api.array_namespace(theta)
-        gradient = constant(self.gradient_of(net))
+        gradient = constant(net.gradient(**self._arguments))
         return (xp.where(finite[..., None], gradient, theta * 0 + float("nan")),)
 
     def measure(self, states: Iterable[Moving]) -> dict[str, Numbers]:
@@ -135,8 +121,9 @@ class WeightDescent(Descent):
         for state in states:
             net, finite = self._finite(state.coordinates[0])
             alive = to_numpy(finite)
-            losses.append(np.where(alive, to_numpy(self.loss_of(net)), np.nan))
-            traces.append(np.where(alive, to_numpy(self.hessian_of(net).trace()), np.nan))
+            loss, hessian = net.loss(**self._arguments), net.hessian(**self._arguments)
+            losses.append(np.where(alive, to_numpy(loss), np.nan))
+            traces.append(np.where(alive, to_numpy(hessian.trace()), np.nan))
         return {"loss": np.asarray(losses), "trace": np.asarray(traces)}
 
     def _finite(self, theta: Array) -> tuple[Any, Array]:

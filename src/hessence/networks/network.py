@@ -56,7 +56,7 @@ class Network(ABC):
 
         A network whose training stays in few coordinates overrides this.
         """
-        return WeightDescent(self, {"x": x, "y": y, "loss": loss})
+        return WeightDescent(self, x=x, y=y, loss=loss)
 
     def parameters(self) -> Array:
         """Return all parameters as one vector, first layer first: (..., p)."""

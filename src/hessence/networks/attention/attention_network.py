@@ -12,6 +12,7 @@ import numpy as np
 
 from hessence._common.arrays import Array, floating, require_shape, to_numpy
 from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss, one_hot
+from hessence.networks.descent import Descent, WeightDescent
 from hessence.networks.network import Network
 from hessence.spectra.operators import Hessian
 
@@ -137,10 +138,19 @@ class AttentionNetwork(Network):
         """
         return self._hessian_of(*self._with_targets(x, y, loss, mask))
 
+    def descent(
+        self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse", *, mask: Array = None
+    ) -> Descent:
+        """Return how gradient descent moves the layer, on sequences that are checked once."""
+        batch, pointwise = self._with_targets(x, y, loss, mask)
+        return WeightDescent(self, x=batch, loss=pointwise)
+
     def _with_targets(
         self, x: Any, y: Any, loss: str | PointwiseLoss, mask: Any
     ) -> tuple[Sequences, PointwiseLoss]:
         pointwise = as_loss(loss, coupled=bool(self.token))
+        if isinstance(x, Sequences):
+            return x, pointwise
         if y is None:
             raise ValueError("y is missing: give the targets.")
         if isinstance(pointwise, CrossEntropy):

@@ -32,8 +32,8 @@ class AttentionDescent(Descent):
     method = "lines"
 
     def __init__(self, net: Any, data: Sequences, loss: PointwiseLoss) -> None:
-        self._net, self._data, self._loss = net, data, loss
-        self.reference = net.w_q
+        super().__init__(net, x=data, loss=loss)
+        self._data, self._loss = data, loss
         self._first = Gram(*(np.asarray(to_numpy(n), np.float64) for n in net._gram.numbers()))
         value = to_numpy(net.w_v).astype(np.float64)
         self.start = Moving((value, np.ones((*value.shape, 2))))
@@ -58,10 +58,6 @@ class AttentionDescent(Descent):
         return self._net._rebuild(
             {name: like(weight, self.reference) for name, weight in weights.items()}
         )
-
-    def hessian(self, state: Moving) -> Any:
-        """Return the Hessian at a state."""
-        return self.network(state)._hessian_of(self._data, self._loss)
 
     def measure(self, states: Iterable[Moving]) -> dict[str, Any]:
         """Return loss, trace, sharpness, outliers, bulk, w_V and the other weights' norms."""

@@ -17,7 +17,6 @@ import numpy as np
 from hessence._common.arrays import Array, Numbers, like, to_numpy
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.networks.descent import Descent, Moving, WeightDescent
-from hessence.networks.linear.hessian import LinearHessian
 from hessence.networks.linear.modes import Modes
 from hessence.networks.linear.pair_blocks import largest_eigenvalue
 
@@ -28,8 +27,8 @@ class ModeDescent(Descent):
     method = "modes"
 
     def __init__(self, net: Any, objective: MatrixQuadratic, modes: Modes) -> None:
-        self._net, self._objective, self._modes = net, objective, modes
-        self.reference = net.weights[0]
+        super().__init__(net, x=objective)
+        self._objective, self._modes = objective, modes
         exists = modes.place >= 0
         self._crosses = (exists[1:] & exists[:-1]).astype(float)
         self._target = modes.variance * np.prod(modes.singular, axis=0) - modes.gradient
@@ -39,8 +38,8 @@ class ModeDescent(Descent):
     def gradient(self, coordinates: tuple[Array, ...]) -> tuple[Array, ...]:
         """Return ω Π_{k≠ℓ} s_k."""
         (singular,) = coordinates
-        below, above = _products(singular)
-        return (self._omega(singular) * below * above * self._crosses,)
+        at = replace(self._modes, singular=singular)
+        return (self._omega(singular) * at.below * at.above * self._crosses,)
 
     def network(self, state: Moving) -> Any:
         """Return the network with the singular values of a state."""
@@ -52,10 +51,6 @@ class ModeDescent(Descent):
             right = modes.bases[i][:, modes.place[i][both]]
             layers[name] = like((left * singular[i][both]) @ right.T, self.reference)
         return self._net._rebuild(layers)
-
-    def hessian(self, state: Moving) -> Any:
-        """Return the Hessian at a state."""
-        return self.network(state).hessian_of(self._objective)
 
     def measure(self, states: Iterable[Moving]) -> dict[str, Numbers]:
         """Return loss and trace at each state."""
@@ -83,10 +78,10 @@ class ModeDescent(Descent):
         return float(np.sum(omega[seen] ** 2 / variance[seen])) / 2
 
     def _trace(self, singular: Numbers) -> float:
-        below, above = _products(singular)
-        first, last = self._modes.place[0] >= 0, self._modes.place[-1] >= 0
-        inputs = (self._modes.variance * below**2)[:, first].sum(axis=1)
-        outputs = (above**2)[:, last].sum(axis=1)
+        at = replace(self._modes, singular=singular)
+        first, last = at.place[0] >= 0, at.place[-1] >= 0
+        inputs = (at.variance * at.below**2)[:, first].sum(axis=1)
+        outputs = (at.above**2)[:, last].sum(axis=1)
         return float(inputs @ outputs)
 
 
@@ -95,45 +90,13 @@ class LinearWeightDescent(WeightDescent):
 
     method = "moments"
 
-    def __init__(self, net: Any, objective: Any) -> None:
-        super().__init__(net, {})
-        self._objective = objective
-
-    def loss_of(self, net: Any) -> Array:
-        """Return the loss."""
-        return self._objective.value(net.product)
-
-    def gradient_of(self, net: Any) -> Array:
-        """Return the gradient."""
-        gradient = self._objective.gradient(net.product)
-        return net.chain.pull(gradient[..., None, :, :])[..., 0]
-
-    def hessian_of(self, net: Any) -> LinearHessian:
-        """Return the Hessian, without looking for rounding in the gradient."""
-        product = net.product
-        return LinearHessian(
-            net.factors, self._objective.gradient(product), self._objective.hessian(product)
-        )
-
-    def hessian(self, state: Moving) -> Any:
-        """Return the Hessian at a state."""
-        return self.network(state).hessian_of(self._objective)
-
     def sharpness(self, states: Iterable[Moving]) -> Numbers:
         """Return the largest eigenvalue at each state, by Lanczos from the one before."""
         values: list[Numbers] = []
         start = None
         for step, state in enumerate(states):
-            pairs = self.hessian_of(self.network(state)).top(1, tol=1e-10, v0=start, rng=step)
+            pairs = self.hessian(state).top(1, tol=1e-10, v0=start, rng=step)
             start = pairs.eigenvectors
             start = start if start.ndim > 2 else start[:, 0]
             values.append(to_numpy(pairs.eigenvalues)[..., 0])
         return np.asarray(values)
-
-
-def _products(singular: Numbers) -> tuple[Numbers, Numbers]:
-    """Return Π_{k<ℓ} s_k and Π_{k>ℓ} s_k for every layer, (L, N) each."""
-    ones = np.ones((1, singular.shape[1]))
-    below = np.concatenate([ones, np.cumprod(singular[:-1], axis=0)])
-    above = np.concatenate([np.cumprod(singular[:0:-1], axis=0)[::-1], ones])
-    return below, above

@@ -65,8 +65,9 @@ class LinearNetwork(Network):
         one-hot rows; a function of PyTorch's (prediction, target) is called as it is.
         """
         objective = self._objective(x, y, loss)
-        if isinstance(objective, MatrixQuadratic) and objective.moments.samples is not None:
-            inputs, targets = objective.moments.samples
+        given = objective.moments.samples if isinstance(objective, MatrixQuadratic) else None
+        if given is not None and objective is not x:
+            inputs, targets = given
             xp = api.array_namespace(inputs)
             residual = xp.matmul(inputs, xp.matrix_transpose(self.product)) - targets
             return xp.sum(residual * residual, axis=(-2, -1)) / (2 * objective.moments.n)
@@ -79,11 +80,7 @@ class LinearNetwork(Network):
 
     def hessian(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> LinearHessian:
         """Return the Hessian of the loss as an operator; its products never touch the samples."""
-        return self.hessian_of(self._objective(x, y, loss))
-
-    def hessian_of(self, objective: Any) -> LinearHessian:
-        """Return the Hessian of a loss of the end-to-end matrix."""
-        product = self.product
+        objective, product = self._objective(x, y, loss), self.product
         gradient, noise = objective.gradient(product), objective.noise(product)
         if largest(gradient) <= noise:
             # Nothing but rounding is left of the residual: this is a solution.
@@ -95,10 +92,10 @@ class LinearNetwork(Network):
         objective = self._objective(x, y, loss)
         plain = self.factors is self.weights
         if plain and isinstance(objective, MatrixQuadratic) and not self.batch_shape:
-            modes = find_modes(self.hessian_of(objective))
+            modes = find_modes(self.hessian(objective))
             if modes.defect <= TOLERANCE * epsilon(self.product):
                 return ModeDescent(self, objective, modes)
-        return LinearWeightDescent(self, objective)
+        return LinearWeightDescent(self, x=objective)
 
     @property
     def _multiplier(self) -> float:

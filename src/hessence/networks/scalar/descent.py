@@ -125,9 +125,8 @@ class ScalarDescent(Descent):
     def __init__(
         self, net: Any, data: Moments, loss: str | PointwiseLoss, *, cells: bool = False
     ) -> None:
-        self._net, self._data, self._loss, self._cells = net, data, loss, cells
-        self._objectives = net._objectives(data, loss)
-        self.reference = net._reference[1]
+        super().__init__(net, x=data, loss=loss)
+        self._data, self._cells, self._objectives = data, cells, net._objectives(data, loss)
         w, v = (to_numpy(a).astype(np.float64) for a in (net.w, net.v))
         self.start = self._at(w, v)
         # Each step that changes a sign leaves weights and velocities of its own behind.
@@ -169,10 +168,6 @@ class ScalarDescent(Descent):
         """Return the network at a state."""
         w, v = state.weights.spread(state.multiples, dead=1.0)
         return self._net._rebuild({"w": like(w, self.reference), "v": like(v, self.reference)})
-
-    def hessian(self, state: OnLines) -> Any:
-        """Return the Hessian at a state."""
-        return self.network(state).hessian(self._data, loss=self._loss)
 
     def measure(self, states: Iterable[OnLines]) -> dict[str, Any]:
         """Return loss, trace, sharpness, outliers, bulk and phase at each state."""

@@ -55,7 +55,7 @@ class UniformNetwork(Network):
 
     def descent(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Descent:
         """Return how gradient descent moves this network, with data that are checked once."""
-        return WeightDescent(self, {"x": self._data(x, y), "loss": loss})
+        return WeightDescent(self, x=self._data(x, y), loss=loss)
 
     def _data(self, x: Any, y: Any) -> Moments:
         return as_moments(x, y, self._reference)
