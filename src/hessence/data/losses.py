@@ -146,10 +146,19 @@ NAMED: dict[str, PointwiseLoss] = {
 
 def as_loss(loss: str | PointwiseLoss, *, coupled: bool = False) -> PointwiseLoss:
     """Look up a loss by name, or check that an object is one; coupled ones must be allowed."""
-    found = _find(loss)
-    if getattr(found, "coupled", False) and not coupled:
+    if isinstance(loss, str):
+        name = loss.replace("_", "-")
+        if name not in NAMED:
+            raise ValueError(f"loss must be one of {', '.join(map(repr, NAMED))}, got {name!r}.")
+        loss = NAMED[name]
+    if not isinstance(loss, PointwiseLoss) or isinstance(loss, type):
+        raise TypeError(
+            "loss must be a name or an object with the methods value, first and second of "
+            f"(prediction, target), got {type(loss).__name__}."
+        )
+    if getattr(loss, "coupled", False) and not coupled:
         raise ValueError("loss must treat each output on its own here; cross-entropy does not.")
-    return found
+    return loss
 
 
 def one_hot(y: Any, axes: int, classes: int, reference: Array) -> Any:
@@ -165,20 +174,6 @@ def one_hot(y: Any, axes: int, classes: int, reference: Array) -> Any:
             "probabilities, for the cross-entropy."
         )
     return like(np.eye(classes)[labels], reference)
-
-
-def _find(loss: str | PointwiseLoss) -> PointwiseLoss:
-    if isinstance(loss, str):
-        loss = loss.replace("_", "-")
-        if loss not in NAMED:
-            raise ValueError(f"loss must be one of {', '.join(map(repr, NAMED))}, got {loss!r}.")
-        return NAMED[loss]
-    if not isinstance(loss, PointwiseLoss) or isinstance(loss, type):
-        raise TypeError(
-            "loss must be a name or an object with the methods value, first and second of "
-            f"(prediction, target), got {type(loss).__name__}."
-        )
-    return loss
 
 
 def _softmax(logits: Array) -> Array:

@@ -89,23 +89,18 @@ class Moments:
     @classmethod
     def from_batches(cls, batches: Iterable[tuple[Array, Array]]) -> Moments:
         """Accumulate the moments of all batches (x, y) of an iterable, one after another."""
-        whole: _Accumulator | None = None
-        cells: tuple[_Accumulator, _Accumulator] | None = None
-        for batch in batches:
-            if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
-                raise ValueError("batches must yield pairs (x, y).")
-            part = cls(*batch)
-            if whole is None:
-                whole, cells = _Accumulator(part), (_Accumulator(part), _Accumulator(part))
-            whole.add(part)
-            if part.dimensions[0] == 1 and cells is not None:
-                for accumulator, cell in zip(cells, part.cells, strict=True):
-                    accumulator.add(cell)
-        if whole is None or cells is None:
+        totals: list[_Accumulator] = []
+        for x, y in batches:
+            whole = cls(x, y)
+            parts = [whole, *(whole.cells if whole.dimensions[0] == 1 else ())]
+            totals = totals or [_Accumulator(whole) for _ in parts]
+            for total, part in zip(totals, parts, strict=False):
+                total.add(part)
+        if not totals:
             raise ValueError("batches is empty: expected at least one pair (x, y).")
-        moments = whole.total()
-        if moments.dimensions[0] == 1:
-            moments.__dict__["cells"] = Cells(cells[0].total(), cells[1].total())
+        moments, *cells = (total.total() for total in totals)
+        if cells:
+            moments.__dict__["cells"] = Cells(*cells)
         return moments
 
     @property
@@ -211,13 +206,8 @@ class Moments:
         if self._samples is not None:
             x, y = self._samples
             return _subset(factor * x, y)
-        sums = {
-            "sum_x": factor * self.sum_x,
-            "sum_y": self.sum_y,
-            "sum_xx": factor**2 * self.sum_xx,
-            "sum_yx": factor * self.sum_yx,
-            "sum_yy": self.sum_yy,
-        }
+        # "sum_xx" is of degree 2 in x, "sum_yx" of degree 1.
+        sums = {name: factor ** name.count("x") * getattr(self, name) for name in SUMS}
         return _from_sums(self.n, sums)
 
     def _held(self) -> tuple[Array, Array]:

@@ -15,6 +15,8 @@ characteristic polynomial of the block but no eigenvectors).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import add
+from typing import NamedTuple
 
 import array_api_compat as api
 
@@ -27,8 +29,7 @@ from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Subspaces
 
 
-@dataclass(frozen=True)
-class Scalars:
+class Scalars(NamedTuple):
     """The four numbers α, β, γ, ζ that the data enter through, each of the batch's shape."""
 
     alpha: Array
@@ -38,12 +39,7 @@ class Scalars:
 
     def plus(self, other: Scalars) -> Scalars:
         """Add two sets of numbers."""
-        return Scalars(
-            self.alpha + other.alpha,
-            self.beta + other.beta,
-            self.gamma + other.gamma,
-            self.zeta + other.zeta,
-        )
+        return Scalars(*map(add, self, other))
 
 
 @dataclass(frozen=True)
@@ -181,7 +177,7 @@ class AttentionHessian(Hessian):
         dv, dq, dk = columns[..., :1, :], columns[..., 1 : m + 1, :], columns[..., m + 1 :, :]
         w_q, w_k = self.w_q[..., None], self.w_k[..., None]
         along = xp.sum(w_k * dq + w_q * dk, axis=-2, keepdims=True)
-        alpha, beta, gamma, zeta = (a[..., None, None] for a in (s.alpha, s.beta, s.gamma, s.zeta))
+        alpha, beta, gamma, zeta = (a[..., None, None] for a in s)
         on_inner = beta * dv + zeta * along
         return stack_rows(
             alpha * dv + beta * along, gamma * dk + w_k * on_inner, gamma * dq + w_q * on_inner
@@ -213,12 +209,8 @@ class AttentionHessian(Hessian):
         xp = api.array_namespace(self.w_q)
         s, m = self.scalars, int(self.w_q.shape[-1])
         length = root(self.numbers.norm)
-        off = s.beta * length
-        rows = [
-            xp.stack([s.alpha, off], axis=-1),
-            xp.stack([off, s.zeta * length * length], axis=-1),
-        ]
-        matrix = xp.stack(rows, axis=-2)
+        rows = [[s.alpha, s.beta * length], [s.beta * length, s.zeta * length * length]]
+        matrix = xp.stack([xp.stack(row, axis=-1) for row in rows], axis=-2)
 
         def frame() -> Frame:
             return Frame(xp.concat([self.w_k, self.w_q], axis=-1)[..., None])
@@ -231,9 +223,8 @@ class AttentionHessian(Hessian):
             rest = frame().complement(coordinates[..., None] * copies)
             return stack_rows(zero_rows(1, rest), rest)
 
-        labels = ("outlier", "outlier")
         return [
-            Subspaces(labels, lambda _: seen, matrix=matrix),
+            Subspaces(("outlier",) * 2, lambda _: seen, matrix=matrix),
             Subspaces(("flat",), lambda _: flat, 2 * m - 1, values=0 * s.alpha[..., None]),
         ]
 

@@ -34,7 +34,7 @@ class AttentionDescent(Descent):
     def __init__(self, net: Any, data: Sequences, loss: PointwiseLoss) -> None:
         super().__init__(net, x=data, loss=loss)
         self._data, self._loss = data, loss
-        self._first = Gram(*(np.asarray(to_numpy(n), np.float64) for n in net._gram.numbers()))
+        self._first = Gram(*(np.asarray(to_numpy(n), np.float64) for n in net._gram))
         value = to_numpy(net.w_v).astype(np.float64)
         self.start = Moving((value, np.ones((*value.shape, 2))))
         self.state_bytes = 6 * value.nbytes
@@ -71,8 +71,7 @@ class AttentionDescent(Descent):
         numbers = gram_along(self._first, multiples)
         w, inner = like(value, self.reference), like(numbers.inner, self.reference)
         first, second = self._net._scalars(self._data, self._loss, w, inner)
-        total = first.plus(second)
-        s = Scalars(*(to_numpy(a) for a in (total.alpha, total.beta, total.gamma, total.zeta)))
+        s = Scalars(*map(to_numpy, first.plus(second)))
         matrix = outlier_block(s, numbers)
         finite = np.isfinite(matrix).all(axis=(-2, -1))
         safe = np.where(finite[..., None, None], matrix, 0.0)

@@ -88,12 +88,11 @@ class SelfAttention(AttentionNetwork):
         *,
         sink: Array = None,
     ) -> None:
-        given = {"w_v": w_v, "w_q": w_q, "w_k": w_k}
-        given |= {} if score_bias is None else {"score_bias": score_bias}
-        given |= {} if sink is None else {"sink": sink}
+        given = {"w_v": w_v, "w_q": w_q, "w_k": w_k, "score_bias": score_bias, "sink": sink}
+        given = {name: a for name, a in given.items() if a is not None or name[0] == "w"}
         xp, *arrays = floating(**given)
         checked = dict(zip(given, arrays, strict=True))
-        self.w_v, self.w_q, self.w_k = (checked[name] for name in ("w_v", "w_q", "w_k"))
+        self.w_v, self.w_q, self.w_k = arrays[:3]
         require_shape("w_q", self.w_q, ("d_K",), batch=True)
         require_same_shape(w_q=self.w_q, w_k=self.w_k)
         batch = tuple(self.w_q.shape[:-1])
@@ -170,7 +169,6 @@ class SelfAttention(AttentionNetwork):
         """Return the scalars α, β, γ, ζ of the Hessian and the attention's moments."""
         batch, pointwise = self._with_targets(x, y, "mse", mask)
         first, second = self._scalars(batch, pointwise)
-        total = first.plus(second)
         moments: tuple[Any, ...] = (None, None, None)
         if isinstance(self._rows, Softmax):
             xp = api.array_namespace(self.w_q)
@@ -178,12 +176,8 @@ class SelfAttention(AttentionNetwork):
             tokens = batch.x[:, None, :]
             mean = xp.sum(weights * tokens, axis=-1)
             gap = tokens - mean[..., None]
-            moments = (
-                mean,
-                xp.sum(weights * gap**2, axis=-1),
-                xp.sum(weights * gap**3, axis=-1),
-            )
-        return AttentionStatistics(total.alpha, total.beta, total.gamma, total.zeta, *moments)
+            moments = (mean, *(xp.sum(weights * gap**k, axis=-1) for k in (2, 3)))
+        return AttentionStatistics(*first.plus(second), *moments)
 
     def bounds(self, x: Array, y: Array, *, mask: Array = None) -> AttentionBounds:
         """Return the paper's bounds on outliers, sharpness and condition number."""

@@ -9,7 +9,7 @@ triple on dw and dv′ along b′ and db′ along w (Singh & Hofmann, Theorem 6)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import array_api_compat as api
@@ -60,7 +60,7 @@ class AffineClosedForm:
         s = self.loss_hessian[..., 0, 0]
         # ⟨w, v′⟩ from ⟨w, v⟩ and ⟨w, b⟩, before the rounding of v′ can be magnified in it.
         inner = cosine * xp.vecdot(self.w, self.v) + sine * xp.vecdot(self.w, self.b)
-        pair = outlier_pair(replace(gram(self.w, along), inner=inner), self._height, s)
+        pair = outlier_pair(gram(self.w, along)._replace(inner=inner), self._height, s)
         # By assumption ‖b′‖ = ‖v‖ = ‖b‖, but only b′ gives eigenvalues their right derivatives.
         triple = _triple_values(
             self._height, s * xp.vecdot(across, across), s * xp.vecdot(self.w, self.w)

@@ -54,7 +54,7 @@ class Cells:
         self,
         gradient: Array,
         loss_hessian: Array,
-        populated: tuple[bool, bool],
+        populated: tuple[bool, ...],
         far_gradient: Array | None = None,
     ) -> CellProducts:
         """Return the Hessian from the derivatives (..., 2) of the loss in ⟨w, v⟩ of each cell.
@@ -94,7 +94,7 @@ class CellProducts(Products):
     """
 
     masks: Array
-    populated: tuple[bool, bool]
+    populated: tuple[bool, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:

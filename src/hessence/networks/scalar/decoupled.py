@@ -12,9 +12,7 @@ from hessence._common.arrays import Array, epsilon, floating, require_shape
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
 from hessence.data.objectives import (
-    Pointwise,
     Quadratic,
-    VectorPointwise,
     VectorQuadratic,
     scalar_objective,
     vector_objective,
@@ -27,6 +25,7 @@ CORRELATION_TOLERANCE = 32
 """Inputs count as uncorrelated if abs(E[x_i x_j]) is at most this many ε of √(E[x_i²] E[x_j²])."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class _Decoupled(UniformNetwork):
     W: Array
     V: Array
@@ -38,17 +37,11 @@ class _Decoupled(UniformNetwork):
     def _gram(self) -> Gram:
         return gram(self.W, self.V)
 
-    def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
-        """Return the gradient of the loss, flat, in the order (V, W), each row by row."""
-        xp = api.array_namespace(self.W)
-        gradient = self._objective(self._data(x, y), loss).gradient(self._gram.inner)[..., None]
-        batch = self.batch_shape
-        return xp.concat(
-            [xp.reshape(gradient * weight, (*batch, -1)) for weight in (self.W, self.V)], axis=-1
-        )
+    @property
+    def _coefficients(self) -> Array:
+        return self._gram.inner
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class DecoupledInputs(_Decoupled):
     """f(x) = Σ_d ⟨w_d, v_d⟩ x_d, with parameters ordered (V, W), each row by row.
 
@@ -80,9 +73,6 @@ class DecoupledInputs(_Decoupled):
       bulk/x1           -1             1
     """
 
-    W: Array
-    V: Array
-
     shape: ClassVar[tuple[str, ...]] = ("D", "m")
 
     def __call__(self, x: Array) -> Array:
@@ -110,24 +100,14 @@ class DecoupledInputs(_Decoupled):
         xp = api.array_namespace(inputs)
         return xp.matmul(inputs, self._gram.inner[..., :, None])
 
-    def _data(self, x: Any, y: Any) -> Moments:
-        data = super()._data(x, y)
-        count = int(self.W.shape[-2])
-        if data.dimensions != (count, 1):
-            raise ValueError(
-                f"x must have shape (n, {count}) and y one target a sample, "
-                f"got (inputs, targets) = {data.dimensions}."
-            )
-        return data
+    @property
+    def _dimensions(self) -> tuple[int, int]:
+        return (int(self.W.shape[-2]), 1)
 
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
         return vector_objective(data, loss)
 
-    def _value(self, objective: VectorQuadratic | VectorPointwise) -> Array:
-        return objective.value(self._gram.inner)
 
-
-@dataclass(frozen=True, eq=False, repr=False)
 class DecoupledOutputs(_Decoupled):
     """f_k(x) = ⟨w_k, v_k⟩ x, with parameters ordered (V, W), each row by row.
 
@@ -147,9 +127,6 @@ class DecoupledOutputs(_Decoupled):
     >>> [space.label for space in net.hessian(x, y).spectrum().spaces[:2]]
     ['outlier/y0', 'outlier/y1']
     """
-
-    W: Array
-    V: Array
 
     shape: ClassVar[tuple[str, ...]] = ("K", "m")
 
@@ -179,22 +156,12 @@ class DecoupledOutputs(_Decoupled):
     def _predict(self, inputs: Array) -> Array:
         return inputs * self._gram.inner[..., None, :]
 
-    def _data(self, x: Any, y: Any) -> Moments:
-        data = super()._data(x, y)
-        count = int(self.W.shape[-2])
-        if data.dimensions != (1, count):
-            raise ValueError(
-                f"x must have shape (n,) and y (n, {count}), "
-                f"got (inputs, targets) = {data.dimensions}."
-            )
-        return data
+    @property
+    def _dimensions(self) -> tuple[int, int]:
+        return (1, int(self.W.shape[-2]))
 
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
         return scalar_objective(data, loss)
-
-    def _value(self, objective: Quadratic | Pointwise) -> Array:
-        xp = api.array_namespace(self.W)
-        return xp.sum(objective.value(self._gram.inner), axis=-1)
 
 
 def _is_diagonal(matrix: Array, ulps: int = CORRELATION_TOLERANCE) -> bool:

@@ -126,7 +126,11 @@ class ScalarDescent(Descent):
         self, net: Any, data: Moments, loss: str | PointwiseLoss, *, cells: bool = False
     ) -> None:
         super().__init__(net, x=data, loss=loss)
-        self._data, self._cells, self._objectives = data, cells, net._objectives(data, loss)
+        self._cells = cells
+        self._objectives, self._squared = (
+            getattr(objective, "cells", (objective,))
+            for objective in (net._objective(data, loss), net._objective(data, "mse"))
+        )
         w, v = (to_numpy(a).astype(np.float64) for a in (net.w, net.v))
         self.start = self._at(w, v)
         # Each step that changes a sign leaves weights and velocities of its own behind.
@@ -176,8 +180,8 @@ class ScalarDescent(Descent):
             multiples = np.stack([state.multiples for state in run])
             parts.append(gram_along(weights.numbers, multiples))
             units += [weights.masks.sum(axis=-1)] * len(multiples)
-        numbers = zip(*(part.numbers() for part in parts), strict=True)
-        return self._report(Gram(*map(np.concatenate, numbers)), np.stack(units))
+        numbers = Gram(*map(np.concatenate, zip(*parts, strict=True)))
+        return self._report(numbers, np.stack(units))
 
     def _report(self, numbers: Gram, units: Numbers) -> dict[str, Any]:
         """Turn Gram numbers (steps + 1, ..., C) into what is reported, units (steps + 1, C)."""
@@ -201,9 +205,10 @@ class ScalarDescent(Descent):
         }
 
     def _phases(self, inner: Numbers, dictating: Numbers) -> Any:
-        objectives = self._net._objectives(self._data, "mse")
-        columns = [like(inner[..., c], self.reference) for c in range(len(objectives))]
-        phases = [phase_of(g, o) for g, o in zip(columns, objectives, strict=True)]
+        phases = [
+            phase_of(like(inner[..., c], self.reference), objective)
+            for c, objective in enumerate(self._squared)
+        ]
         chosen = np.take_along_axis(np.stack(phases, axis=-1), dictating[..., None], axis=-1)
         return chosen[..., 0] if chosen.ndim > 2 else tuple(chosen[..., 0])
 

@@ -5,7 +5,7 @@ They are kept to full relative accuracy, and so are the outliers that follow fro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import array_api_compat as api
 
@@ -15,8 +15,7 @@ CACHE = 2**15
 """How many numbers are summed at a time where an intermediate array is needed."""
 
 
-@dataclass(frozen=True)
-class Gram:
+class Gram(NamedTuple):
     """The numbers about (w, v) that a spectrum depends on, each of the batch's shape.
 
     Attributes
@@ -36,11 +35,7 @@ class Gram:
 
     def at(self, index: int | slice | None) -> Gram:
         """Return the numbers of one product, or of some; with None, make them one of one."""
-        return Gram(*(number[..., index] for number in self.numbers()))
-
-    def numbers(self) -> tuple[Array, Array, Array, Array]:
-        """Return all four numbers."""
-        return self.inner, self.norm, self.plus, self.minus
+        return Gram(*(number[..., index] for number in self))
 
 
 def gram(w: Array, v: Array) -> Gram:

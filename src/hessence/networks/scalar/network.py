@@ -32,9 +32,15 @@ class UniformNetwork(Network):
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
         """Return the loss as a function of the coefficients that the network computes."""
 
+    @property
     @abstractmethod
-    def _value(self, objective: Any) -> Array:
-        """Return the objective at this network's coefficients."""
+    def _coefficients(self) -> Array:
+        """What the loss depends on, the batch of networks in front."""
+
+    @property
+    @abstractmethod
+    def _dimensions(self) -> tuple[int, int]:
+        """The numbers of inputs and of outputs."""
 
     @abstractmethod
     def _predict(self, inputs: Array) -> Array:
@@ -45,20 +51,39 @@ class UniformNetwork(Network):
 
         The default is the papers' ½ E‖f(x) − y‖²; see :mod:`hessence.data.losses` for others.
         """
-        data = self._data(x, y)
+        data, xp = self._data(x, y), api.array_namespace(self._reference[1])
         if data.samples is None:
-            return self._value(self._objective(data, loss))
+            value = self._objective(data, loss).value(self._coefficients)
+            return xp.sum(xp.reshape(value, (*self.batch_shape, -1)), axis=-1)
         inputs, targets = data.samples
-        xp = api.array_namespace(inputs)
         costs = as_loss(loss).value(self._predict(inputs), targets)
         return xp.sum(costs, axis=(-2, -1)) / data.n
+
+    def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
+        """Return the gradient of the loss, flat, in parameter order: that of ⟨w, v⟩ is (w, v)."""
+        xp, batch = api.array_namespace(self._reference[1]), self.batch_shape
+        objective = self._objective(self._data(x, y), loss)
+        gradient = self._by_unit(objective.gradient(self._coefficients))
+        swapped = reversed(self._weights.values())
+        return xp.concat([xp.reshape(gradient * a, (*batch, -1)) for a in swapped], axis=-1)
+
+    def _by_unit(self, numbers: Array) -> Array:
+        """Give every unit the number of its inner product."""
+        return numbers[..., None]
 
     def descent(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Descent:
         """Return how gradient descent moves this network, with data that are checked once."""
         return WeightDescent(self, x=self._data(x, y), loss=loss)
 
     def _data(self, x: Any, y: Any) -> Moments:
-        return as_moments(x, y, self._reference)
+        data = as_moments(x, y, self._reference)
+        if data.dimensions != self._dimensions:
+            inputs, targets = (f"{n} " if n > 1 else "one " for n in self._dimensions)
+            raise ValueError(
+                f"x must be data with {inputs}input(s) and {targets}target(s) a sample for "
+                f"{type(self).__name__}, got (inputs, targets) = {data.dimensions}."
+            )
+        return data
 
     def __post_init__(self) -> None:
         names = [f.name for f in fields(self)]  # type: ignore[arg-type]
@@ -95,10 +120,8 @@ class ScalarNetwork(UniformNetwork):
     def _data(self, x: Any, y: Any) -> Moments:
         if not isinstance(x, Moments) and y is not None:
             return Moments.of_numbers(x, y, self._reference)
-        data = super()._data(x, y)
-        if data.dimensions != (1, 1):
-            raise ValueError(
-                f"x must be data with one input and one target for {type(self).__name__}, "
-                f"got (inputs, targets) = {data.dimensions}."
-            )
-        return data
+        return super()._data(x, y)
+
+    @property
+    def _dimensions(self) -> tuple[int, int]:
+        return 1, 1

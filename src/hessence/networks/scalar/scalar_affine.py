@@ -11,7 +11,7 @@ import array_api_compat as api
 from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
-from hessence.data.objectives import VectorPointwise, VectorQuadratic, vector_objective
+from hessence.data.objectives import vector_objective
 from hessence.networks.scalar.affine_hessian import AffineHessian
 from hessence.networks.scalar.network import ScalarNetwork
 
@@ -75,6 +75,3 @@ class ScalarAffine(ScalarNetwork):
 
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
         return vector_objective(data.with_constant(), loss)
-
-    def _value(self, objective: VectorQuadratic | VectorPointwise) -> Array:
-        return objective.value(self._coefficients)

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-import array_api_compat as api
-
 from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
-from hessence.data.objectives import Pointwise, Quadratic, scalar_objective
+from hessence.data.objectives import Quadratic, scalar_objective
 from hessence.networks.scalar.anatomy import Anatomy, dissect, phase_of
 from hessence.networks.scalar.descent import ScalarDescent
 from hessence.networks.scalar.gram import Gram, gram
@@ -58,12 +56,6 @@ class ScalarLinear(ScalarNetwork):
     def _gram(self) -> Gram:
         return gram(self.w, self.v)
 
-    def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
-        """Return the gradient ℓ′(g) · (w, v) of the loss, flat, in the order (v, w)."""
-        xp = api.array_namespace(self.w)
-        gradient = self._objective(self._data(x, y), loss).gradient(self._gram.inner)
-        return gradient[..., None] * xp.concat([self.w, self.v], axis=-1)
-
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
         """Return the Hessian of the loss as an operator."""
         objective, g = self._objective(self._data(x, y), loss), self._gram.inner
@@ -103,8 +95,6 @@ class ScalarLinear(ScalarNetwork):
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
         return scalar_objective(data, loss)
 
-    def _objectives(self, data: Moments, loss: str | PointwiseLoss) -> tuple[Any, ...]:
-        return (self._objective(data, loss),)
-
-    def _value(self, objective: Quadratic | Pointwise) -> Array:
-        return objective.value(self._gram.inner)
+    @property
+    def _coefficients(self) -> Array:
+        return self._gram.inner

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property, partialmethod
+from typing import Any, ClassVar
 
 import array_api_compat as api
 import numpy as np
@@ -13,7 +13,7 @@ from hessence._common.arrays import Array, to_numpy
 from hessence._common.messages import warn
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
-from hessence.data.objectives import Pointwise, Quadratic, scalar_objective
+from hessence.data.objectives import Quadratic, scalar_objective
 from hessence.networks.scalar.anatomy import CellwiseAnatomy, dissect, phase_of
 from hessence.networks.scalar.cells import CELLS, CellProducts, Cells
 from hessence.networks.scalar.descent import ScalarDescent
@@ -24,17 +24,21 @@ class KinkWarning(UserWarning):
     """A hidden unit sits at the kink of its ReLU, where the loss has no Hessian."""
 
 
-class CellObjectives(NamedTuple):
-    """The loss of each cell's samples, over the number of all samples."""
+@dataclass(frozen=True)
+class CellObjectives:
+    """The loss of each cell's samples, over the number of all samples, at numbers (..., 2)."""
 
-    plus: Quadratic | Pointwise
-    minus: Quadratic | Pointwise
-    populated: tuple[bool, bool]
+    cells: tuple[Any, ...]
+    populated: tuple[bool, ...]
 
-    def each(self, name: str, inner: Array) -> Array:
-        """Evaluate a method of both cells' losses at numbers (..., 2)."""
-        values = [getattr(self[c], name)(inner[..., c]) for c in range(2)]
+    def _each(self, name: str, inner: Array) -> Array:
+        values = [getattr(cell, name)(inner[..., c]) for c, cell in enumerate(self.cells)]
         return api.array_namespace(inner).stack(values, axis=-1)
+
+    value = partialmethod(_each, "value")
+    gradient = partialmethod(_each, "gradient")
+    hessian = partialmethod(_each, "hessian")
+    far_gradient = partialmethod(_each, "far_gradient")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,13 +81,6 @@ class ScalarReLU(ScalarNetwork):
 
     order: ClassVar[tuple[str, ...]] = ("v", "w")
 
-    def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
-        """Return the gradient of the loss, flat, in the order (v, w)."""
-        xp = api.array_namespace(self.w)
-        objective = self._objective(self._data(x, y), loss)
-        gradient = self._cells.spread(objective.each("gradient", self._inner))
-        return xp.concat([gradient * self.w, gradient * self.v], axis=-1)
-
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> CellProducts:
         """Return the Hessian of the loss as an operator."""
         xp = api.array_namespace(self.w)
@@ -95,12 +92,12 @@ class ScalarReLU(ScalarNetwork):
                 KinkWarning,
             )
         objective = self._objective(self._data(x, y), loss)
-        squared = isinstance(objective.plus, Quadratic)
+        squared, g = isinstance(objective.cells[0], Quadratic), self._coefficients
         return self._cells.hessian(
-            objective.each("gradient", self._inner),
-            objective.each("hessian", self._inner),
+            objective.gradient(g),
+            objective.hessian(g),
             objective.populated,
-            objective.each("far_gradient", self._inner) if squared else None,
+            objective.far_gradient(g) if squared else None,
         )
 
     def anatomy(self, x: Array, y: Array = None) -> CellwiseAnatomy:
@@ -127,7 +124,7 @@ class ScalarReLU(ScalarNetwork):
         """
         if cell not in (None, *CELLS):
             raise ValueError(f"cell must be '+' or '-', got {cell!r}.")
-        data, inner = self._data(x, y), self._inner
+        data, inner = self._data(x, y), self._coefficients
         phases = [phase_of(inner[..., c], o) for c, o in enumerate(self._inhabited(data))]
         if cell is not None:
             return phases[CELLS.index(cell)]
@@ -151,34 +148,29 @@ class ScalarReLU(ScalarNetwork):
         return Cells(self.w, self.v)
 
     @property
-    def _inner(self) -> Array:
+    def _coefficients(self) -> Array:
         return self._cells.gram.inner
+
+    def _by_unit(self, numbers: Array) -> Array:
+        return self._cells.spread(numbers)
 
     def _predict(self, inputs: Array) -> Array:
         xp = api.array_namespace(inputs)
-        plus, minus = (self._inner[..., c, None, None] for c in range(2))
+        plus, minus = (self._coefficients[..., c, None, None] for c in range(2))
         return xp.where(inputs > 0, plus * inputs, minus * inputs)
 
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> CellObjectives:
-        plus, minus = (scalar_objective(cell, loss, n=data.n) for cell in data.cells)
-        return CellObjectives(plus, minus, (data.cells.plus.n > 0, data.cells.minus.n > 0))
-
-    def _objectives(self, data: Moments, loss: str | PointwiseLoss) -> tuple[Any, ...]:
-        return tuple(self._objective(data, loss)[:2])
+        cells = tuple(scalar_objective(cell, loss, n=data.n) for cell in data.cells)
+        return CellObjectives(cells, tuple(cell.n > 0 for cell in data.cells))
 
     def _inhabited(self, data: Moments) -> list[Any]:
         """Return the cells' mean-squared errors, constant where a cell has no units to learn it."""
         xp = api.array_namespace(self.w)
         units = xp.any(self._cells.masks, axis=-1)
-        plus, minus, _ = self._objective(data, "mse")
-        objectives: tuple[Any, ...] = (plus, minus)
         return [
             replace(
                 objective,
                 covariance=xp.where(units[..., c], objective.covariance, 0 * objective.covariance),
             )
-            for c, objective in enumerate(objectives)
+            for c, objective in enumerate(self._objective(data, "mse").cells)
         ]
-
-    def _value(self, objective: CellObjectives) -> Array:
-        return api.array_namespace(self.w).sum(objective.each("value", self._inner), axis=-1)
