@@ -39,11 +39,6 @@ def hiding_places(
     for, the first again. NaN where there is nothing to look for. The values (*batch, k) come with
     the most wanted first; the result (*batch, 2, 2) has the two numbers for the upper side, then
     for the spectrum turned upside down.
-
-    Examples
-    --------
-    >>> hiding_places(np.asarray([5.0, 5.0, 3.0, 2.0]), "LA", np.asarray(0.125))[0]
-    array([2.125, 3.   ])
     """
     sides = []
     for sign in (1, -1):

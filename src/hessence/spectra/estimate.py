@@ -103,11 +103,6 @@ class Estimate(SpectralResult, kind="estimate"):
         """The multiplicity of each entry of ``values``, 1."""
         return integers(np.ones(len(self)), self.eigenvalues)
 
-    @property
-    def spaces(self) -> tuple[Eigenspace, ...]:
-        """An eigenspace for each of the eigenvalues, labelled "estimate"."""
-        return tuple(map(self._space, range(len(self))))
-
     def __getitem__(self, label: str) -> tuple[Eigenspace, ...]:
         """Refuse a label, which a theorem would have to give."""
         raise UnknownLabelError(
@@ -115,7 +110,8 @@ class Estimate(SpectralResult, kind="estimate"):
             "are; spaces has all of them."
         )
 
-    def _space(self, index: int) -> Eigenspace:
+    def space(self, index: int) -> Eigenspace:
+        """Return the eigenspace of one of the eigenvalues, labelled "estimate"."""
         value, vectors = self.eigenvalues[index], self.eigenvectors
         if vectors is None:
             return Eigenspace(value, 1, LABEL)
@@ -157,7 +153,7 @@ class Estimate(SpectralResult, kind="estimate"):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind the means to compute a density, which hold the model and its data."""
-        state = dict(vars(self))
+        state = {name: value for name, value in vars(self).items() if name != "spaces"}
         if callable(self._density):
             state["_density"] = None
         return state

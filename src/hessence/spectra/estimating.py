@@ -139,16 +139,12 @@ def _reported(
     density: Density | Callable[[], Density],
 ) -> Estimate:  # fmt: skip
     """Return eigenpairs and what else is known as an estimate."""
+    shared = ("eigenvalues", "errors", "eigenvectors", "outcome", "method", "message")
     return Estimate(
-        eigenvalues=pairs.eigenvalues,
-        errors=pairs.errors,
-        eigenvectors=pairs.eigenvectors,
+        **{name: getattr(pairs, name) for name in shared},
         trace=like(trace, pairs.eigenvalues),
         trace_stderr=like(trace_stderr, pairs.eigenvalues),
         size=int(pairs.eigenvectors.shape[0]),
-        outcome=pairs.outcome,
-        method=pairs.method,
-        message=pairs.message,
         reason=reason,
         which=which,
         products=products,

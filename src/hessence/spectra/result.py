@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from html import escape
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ class UnknownLabelError(ValueError, KeyError):
 class SpectralResult(Saved):
     """What can be asked of a ``Spectrum`` and of an ``Estimate`` alike.
 
-    A subclass has ``spaces``, ``size``, ``values``, ``multiplicities`` and ``errors``, and tells by
+    A subclass has ``space``, ``size``, ``values``, ``multiplicities`` and ``errors``, and tells by
     ``_all`` whether these are all eigenvalues that there are. What needs all of them, such as the
     rank, is refused in a sentence if they are not.
     """
@@ -48,10 +49,15 @@ class SpectralResult(Saved):
         """Return all values and multiplicities; `wanted` says what for, if they are not known."""
         raise NotImplementedError
 
-    @property
-    def spaces(self) -> tuple[Eigenspace, ...]:
-        """The eigenspaces, largest eigenvalue first."""
+    def space(self, index: int) -> Eigenspace:
+        """Return one of ``spaces`` without making the others."""
         raise NotImplementedError
+
+    @cached_property
+    def spaces(self) -> tuple[Eigenspace, ...]:
+        """The eigenspaces, largest eigenvalue first (for a batch: in one order for all)."""
+        own: Any = self
+        return tuple(map(self.space, range(own.values.shape[-1])))
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -134,21 +140,26 @@ class SpectralResult(Saved):
             pandas = import_module("pandas")
         except ModuleNotFoundError as error:
             raise ImportError("to_frame needs pandas: pip install pandas.") from error
-        return pandas.DataFrame(self._columns(slice(None)))
+        return pandas.DataFrame(self._columns())
 
     def ends(self, most: int) -> tuple[Eigenspace, ...]:
         """Return at most so many of ``spaces``, from both ends."""
-        half = most // 2
-        return self.spaces if len(self.spaces) <= most else self.spaces[:half] + self.spaces[-half:]
+        own: Any = self
+        count, half = int(own.values.shape[-1]), most // 2
+        if count <= most:
+            return self.spaces
+        return tuple(map(self.space, (*range(half), *range(count - half, count))))
 
-    def _columns(self, rows: slice | list[int]) -> dict[str, Any]:
-        """Return some rows of the table: all of them, or those of ``ends``."""
+    def _columns(self, most: int | None = None) -> dict[str, Any]:
+        """Return the columns of the table, whole or for at most so many of its ``ends``."""
         own: Any = self
         values, counts = to_numpy(own.values), to_numpy(own.multiplicities)
         if values.ndim > 1:
             raise ValueError("a table belongs to one network; pick one of the batch first.")
         first = np.cumsum(counts) - counts
-        spaces = self.spaces if isinstance(rows, slice) else self.ends(len(rows))
+        spaces = self.ends(most or len(values))
+        half = len(spaces) // 2
+        rows = np.r_[:half, len(values) - len(spaces) + half : len(values)]
         return {
             "label": [space.label for space in spaces],
             "value": values[rows],
@@ -161,16 +172,13 @@ class SpectralResult(Saved):
         own: Any = self
         if own.values.ndim > 1:
             return f"<pre>{escape(repr(self))}</pre>"
-        count, half = int(own.values.shape[0]), SHOWN // 2
-        few = count <= SHOWN
-        places = list(range(count) if few else [*range(half), *range(count - half, count)])
-        columns = self._columns(places)
+        columns = self._columns(SHOWN)
         rows = [
             f"<tr><td>{escape(label)}</td><td>{value:.6g}</td><td>{number}</td><td>{error:.1e}</td></tr>"
             for label, value, number, error in zip(*columns.values(), strict=True)
         ]
-        if not few:
-            rows.insert(half, f'<tr><td colspan="4">… {count - SHOWN} more …</td></tr>')
+        if hidden := int(own.values.shape[0]) - len(rows):
+            rows.insert(SHOWN // 2, f'<tr><td colspan="4">… {hidden} more …</td></tr>')
         head, names = repr(self).partition("\n")[0], "".join(f"<th>{n}</th>" for n in columns)
         return f"<table><caption>{escape(head)}</caption><tr>{names}</tr>{''.join(rows)}</table>"
 

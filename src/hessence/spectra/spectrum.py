@@ -99,11 +99,6 @@ class Spectrum(SpectralResult, kind="spectrum"):
             origins = origins[order]
         self._values, self._counts, self._origins = values, counts, origins
 
-    @cached_property
-    def spaces(self) -> tuple[Eigenspace, ...]:
-        """The eigenspaces, largest eigenvalue first (for a batch: in one order for all)."""
-        return tuple(self.space(g) for g in range(self._groups))
-
     def space(self, index: int) -> Eigenspace:
         """Return one of ``spaces`` without making the others."""
         batched = self._values.ndim > 1
@@ -114,14 +109,6 @@ class Spectrum(SpectralResult, kind="spectrum"):
             self._label(g),
             *self._place(g),
         )
-
-    def ends(self, most: int) -> tuple[Eigenspace, ...]:
-        """Return at most so many of ``spaces``, from both ends."""
-        count = self._groups
-        if count <= most:
-            return self.spaces
-        half = most // 2
-        return tuple(self.space(g) for g in (*range(half), *range(count - half, count)))
 
     @property
     def values(self) -> Array:
