@@ -108,14 +108,6 @@ class Fields(dict):
         return self[name]
 
 
-class Attributes(dict):
-    """The same by a well-known trick."""
-
-    def __init__(self, **entries):
-        super().__init__(**entries)
-        self.__dict__ = self
-
-
 class Ring:
     """Knows itself."""
 
@@ -141,7 +133,7 @@ class Slots:
 
 
 KINDS = [
-    Sheet, Page, lambda x, y: Fields(x=x, y=y), lambda x, y: Attributes(x=x, y=y), Ring, Graph,
+    Sheet, Page, lambda x, y: Fields(x=x, y=y), Ring, Graph,
     Slots,
 ]  # fmt: skip
 

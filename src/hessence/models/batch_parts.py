@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +12,8 @@ from torch import Tensor
 
 SEVERAL = (Tensor, list, tuple)
 """What may hold something for each sample."""
+
+_HOLDERS = (*SEVERAL, Mapping)
 
 
 def is_pair(batch: Any) -> bool:
@@ -33,47 +34,32 @@ def first_length(batch: Any) -> int:
 def rebuilt(change: Callable[..., Any], part: Any, *others: Any) -> Any:
     """Return a batch, or several alike put together, with all that is in its containers changed.
 
-    Containers are dictionaries, lists and tuples with tensors in them, dataclasses and other
-    objects whose attributes are tensors; they stay of their kind. A list of texts or numbers counts
-    as one thing.
+    Containers are dictionaries, lists and tuples with tensors in them, and objects, such as
+    dataclasses, that have tensors for attributes. A list of texts or numbers counts as one thing.
 
     Examples
     --------
     >>> rebuilt(lambda a, b: a + b, {"x": 1, "y": {"z": 3}}, {"x": 10, "y": {"z": 30}})
     {'x': 11, 'y': {'z': 33}}
     """
-    return _rebuilt(change, part, others, ())
-
-
-def _rebuilt(
-    change: Callable[..., Any], part: Any, others: tuple[Any, ...], above: tuple[int, ...]
-) -> Any:
-    inner = None if id(part) in above else _contents(part)
+    inner = _contents(part)
     if inner is None:
         return change(part, *others)
     more = [_contents(other) or {} for other in others]
     if any(other.keys() != inner.keys() for other in more):
         raise ValueError("the batches do not hold the same.")
-    above = (*above, id(part))
     new = {
-        key: _rebuilt(change, value, tuple(other[key] for other in more), above)
-        for key, value in inner.items()
+        key: rebuilt(change, value, *(other[key] for other in more)) for key, value in inner.items()
     }
     return _refilled(part, new)
 
 
 def leaves_in(batch: Any) -> list[Any]:
     """Return all that is in nested containers, see ``rebuilt``."""
-    return list(_leaves(batch, ()))
-
-
-def _leaves(part: Any, above: tuple[int, ...]) -> Iterator[Any]:
-    inner = None if id(part) in above else _contents(part)
+    inner = _contents(batch)
     if inner is None:
-        yield part
-        return
-    for value in inner.values():
-        yield from _leaves(value, (*above, id(part)))
+        return [batch]
+    return [leaf for value in inner.values() for leaf in leaves_in(value)]
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
@@ -127,11 +113,9 @@ def _contents(part: Any) -> dict[Any, Any] | None:
     if isinstance(part, (list, tuple)):
         return dict(enumerate(part)) if any(map(_holds_tensors, part)) else None
     attributes = {} if callable(part) else getattr(part, "__dict__", {})
-    found = {name: value for name, value in attributes.items() if isinstance(value, Tensor)}
-    if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        names = [field.name for field in dataclasses.fields(part) if hasattr(part, field.name)]
-        return {**found, **{name: getattr(part, name) for name in names}}
-    return dict(attributes) if found else None
+    if any(isinstance(value, Tensor) for value in attributes.values()):
+        return {name: value for name, value in attributes.items() if isinstance(value, _HOLDERS)}
+    return None
 
 
 def _holds_tensors(part: Any) -> bool:
@@ -142,30 +126,17 @@ def _holds_tensors(part: Any) -> bool:
 
 
 def _refilled(part: Any, contents: dict[Any, Any]) -> Any:
-    """Return a container of the same kind, if such can be made, with other contents."""
+    """Return a container of the same kind with other contents; of mappings, a plain dictionary.
+
+    A dictionary of a kind of its own is copied and filled, as tokenizers' batches can be.
+    """
     values = list(contents.values())
-    if type(part) in (dict, list, tuple):
-        return contents if isinstance(part, dict) else type(part)(values)
-    if isinstance(part, Mapping) and not isinstance(part, (dict, UserDict)):
-        return contents  # since a copy might share what it has with the user's
-    try:
-        if isinstance(part, tuple):
-            return type(part)(*values) if hasattr(part, "_fields") else type(part)(values)
-        fresh: Any = copy.copy(part)
-        if isinstance(part, list):
-            fresh[:] = values
-        elif isinstance(part, Mapping):
-            if getattr(part, "__dict__", None) is part:  # its entries are its attributes
-                fresh.__dict__ = fresh
-            for key, value in contents.items():
-                fresh[key] = value
-        else:
-            for name, value in contents.items():
-                # Also of a frozen one, and of one that knows itself.
-                object.__setattr__(fresh, name, fresh if value is part else value)
-        return fresh
-    except Exception:
-        # The container is made, or filled, in another way.
-        if isinstance(part, Mapping):
-            return contents
-        return values if isinstance(part, list) else tuple(values)
+    if isinstance(part, tuple):
+        return type(part)(*values) if hasattr(part, "_fields") else tuple(values)
+    if isinstance(part, list):
+        return values
+    if type(part) is dict or (isinstance(part, Mapping) and not isinstance(part, (dict, UserDict))):
+        return contents
+    fresh: Any = copy.copy(part)
+    (fresh if isinstance(part, Mapping) else vars(fresh)).update(contents)
+    return fresh

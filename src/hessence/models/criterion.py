@@ -88,11 +88,11 @@ def predict(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if several else model(inputs)
 
 
-class FunctionCriterion(PairCriterion):
-    """A function of (prediction, target) that a user has written.
+class OwnCriterion(Criterion):
+    """A function that a user has written.
 
-    It returns a mean over samples, a sum, one number for each sample or element, of which the mean
-    is taken, or a pair (mean, weight).
+    It returns a mean over samples, a sum, one number for each sample, of which the mean is taken,
+    or a pair (mean, weight).
 
     Parameters
     ----------
@@ -105,76 +105,55 @@ class FunctionCriterion(PairCriterion):
     """
 
     def __init__(
-        self,
-        function: Callable[[Any, Any], Any],
-        reduction: Reduction | None = None,
-        *,
-        several: bool = False,
+        self, function: Callable[..., Any], reduction: Reduction | None, *, several: bool
     ) -> None:
         self._function, self.averaged = function, reduction != "sum"
         self._untold = several and reduction is None
-        self._weighted: bool | None = None
+
+    def _total(self, value: Any, samples: Callable[[], int]) -> tuple[Tensor, float]:
+        """Read what the function has returned for so many samples."""
+        if self._untold:
+            _require_told(value, samples)
+        return _total(value, samples, averaged=self.averaged)
+
+
+class FunctionCriterion(OwnCriterion, PairCriterion):
+    """A function of (prediction, target)."""
 
     def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
         """Return the total over the batch, and its count."""
         inputs, target = batch
-        return self._total(predict(model, inputs), target)
+        return self._evaluated(predict(model, inputs), target)
 
     def sum(self, prediction: Any, target: Any) -> Tensor:
         """Return the mean times the count, or the sum."""
-        return self._total(prediction, target)[0]
+        return self._evaluated(prediction, target)[0]
 
     def count(self, prediction: Any, target: Any) -> float:
         """Return the number of samples, or the function's own weight."""
-        if self._weighted is None or self._weighted:
-            with torch.no_grad():
-                return self._total(prediction, target)[1]
-        return float(first_length([prediction, target]))
+        with torch.no_grad():
+            return self._evaluated(prediction, target)[1]
 
-    def _total(self, prediction: Any, target: Any) -> tuple[Tensor, float]:
+    def _evaluated(self, prediction: Any, target: Any) -> tuple[Tensor, float]:
         # On a copy, since the function may write to it.
         value = self._function(prediction, copied(target))
-        self._weighted = isinstance(value, tuple)
-        if self._untold:
-            _require_told(value, lambda: first_length([prediction, target]))
-        return _total(value, lambda: first_length([prediction, target]), averaged=self.averaged)
+        return self._total(value, lambda: first_length([prediction, target]))
 
 
-class ClosureCriterion(Criterion):
-    """A function of (model, batch): a mean over samples, a sum, or a pair (mean, weight).
-
-    Parameters
-    ----------
-    function : callable
-        The function.
-    reduction : {"mean", "sum"} or None
-        What one number that it returns is.
-    several : bool
-        Whether there are several batches, so that this matters.
-    """
-
-    def __init__(
-        self,
-        function: Callable[[nn.Module, Any], Any],
-        reduction: Reduction | None = None,
-        *,
-        several: bool = False,
-    ) -> None:
-        self._function, self.averaged = function, reduction != "sum"
-        self._untold = several and reduction is None
+class ClosureCriterion(OwnCriterion):
+    """A function of (model, batch)."""
 
     def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
         """Return the closure's value times the number of samples, or times its own weight."""
         value = self._function(model, batch)
-        if self._untold:
-            _require_told(value, lambda: first_length(batch))
+        total = self._total(value, lambda: first_length(batch))
         each = value.shape if isinstance(value, Tensor) and value.numel() > 1 else None
         if each is not None and each != (first_length(batch),):
             raise TypeError(
                 "loss must return one number, or one for each sample, got a tensor of shape "
                 f"{tuple(each)}."
             )
-        return _total(value, lambda: first_length(batch), averaged=self.averaged)
+        return total
 
 
 def _require_told(value: Any, samples: Callable[[], int]) -> None:

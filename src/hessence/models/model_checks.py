@@ -13,7 +13,7 @@ from torch import Tensor
 from hessence._common.arguments import Seed
 from hessence.models.batch_parts import can_join, first_length, joined, rebuilt, some_rows
 from hessence.models.checks import Check, check_products
-from hessence.models.criterion import ClosureCriterion, FunctionCriterion, predict
+from hessence.models.criterion import FunctionCriterion, OwnCriterion, predict
 from hessence.models.data import Batches
 from hessence.models.model_copy import ModelCopy
 from hessence.models.parameters import Parameters
@@ -125,7 +125,7 @@ def misfit(problem: Problem) -> str | None:
     The first batch is joined with a few others; where they differ in shape, it is cut in two. For
     PyTorch's losses there is nothing to compare.
     """
-    if not isinstance(problem.criterion, (FunctionCriterion, ClosureCriterion)):
+    if not isinstance(problem.criterion, OwnCriterion):
         return None
     first, *others = _spread(problem.batches)
     pairs = [(first, other) for other in others]

@@ -98,10 +98,11 @@ def hessian(
         The model, in float32 or float64. Dropout and batch normalisation in training mode are
         refused, since a loss that changes from call to call has no Hessian.
     data : (x, y), DataLoader, Dataset, dict, or iterable of batches
-        All data at once, as a tuple or a dictionary, or batches that can be gone through again. An
-        input may be a tensor, a tuple of arguments or a dictionary of them. With a closure, batches
-        may be anything. Every pass must have the same batches; what a loader draws from PyTorch's
-        random numbers, such as an order, is the same on every pass.
+        All data at once, as a tuple or a dictionary, or batches that can be gone through again. The
+        first dimension counts samples. An input may be a tensor, a tuple of arguments or a
+        dictionary of them. With a closure, batches may be anything. Every pass must have the same
+        batches; what a loader draws from PyTorch's random numbers, such as an order, is the same on
+        every pass.
     loss : optional
         One of
 
@@ -164,16 +165,7 @@ def hessian(
     (9, 9)
     """
     problem = Problem(
-        model,
-        data,
-        loss,
-        params,
-        eval_mode=eval_mode,
-        memory=memory,
-        compile=compile,
-        copy=copy,
-        reduction=reduction,
-        closure=closure,
+        model, data, loss, params, reduction, eval_mode, memory, closure, compile, copy
     )
     build = partial(HessianTerm, problem.copy, problem.criterion)
     return ModelHessian(problem, problem.terms(build, functional=True))
@@ -212,16 +204,7 @@ def ggn(
     True
     """
     problem = Problem(
-        model,
-        data,
-        loss,
-        params,
-        eval_mode=eval_mode,
-        memory=memory,
-        compile=compile,
-        copy=copy,
-        reduction=reduction,
-        closure=closure,
+        model, data, loss, params, reduction, eval_mode, memory, closure, compile, copy
     )
     return ModelGgn(problem, _ggn_terms(problem))
 

@@ -138,7 +138,8 @@ def matching(names: Sequence[str], pattern: str, argument: str = "params") -> li
     found = [n for n in names if n == pattern or n.startswith(f"{pattern}.")]
     found = found or [n for n in names if any(fnmatchcase(n, p) for p in (pattern, f"{pattern}.*"))]
     if not found:
-        close = difflib.get_close_matches(pattern, _patterns(names), n=3, cutoff=0.0)
+        known = [*dict.fromkeys(name.partition(".")[0] for name in names), *names]
+        close = difflib.get_close_matches(pattern, known, n=3, cutoff=0.0)
         raise ValueError(
             f"{argument}: no parameter matches {pattern!r}; there are {', '.join(close)} and "
             "others."
@@ -146,39 +147,19 @@ def matching(names: Sequence[str], pattern: str, argument: str = "params") -> li
     return found
 
 
-def _patterns(names: Sequence[str]) -> list[str]:
-    """Return names and their beginnings, with a star for every number but the first in them."""
-    found: dict[str, None] = {}
-    for name in names:
-        first, *rest = name.split(".")
-        parts = [first, *("*" if part.isdigit() else part for part in rest)]
-        found |= dict.fromkeys(".".join(parts[: i + 1]) for i in range(len(parts)))
-    return list(found)
-
-
-def _listed(params: Any) -> list[Any]:
-    """Return one or several patterns or tensors as a list."""
-    one = isinstance(params, (str, Tensor)) or not isinstance(params, Iterable)
-    items = [params] if one else list(params)
-    for item in items:
-        if not isinstance(item, (str, Tensor)):
-            raise TypeError(f"params must be name patterns or tensors, got {type(item).__name__}.")
-    if not items:
-        raise ValueError("params must name at least one parameter, got none.")
-    return items
-
-
-def _opened(params: Any, own: Mapping[int, str]) -> Any:
-    """Put their parameters in the place of modules, which must be parts of the model."""
-    if isinstance(params, Iterable) and not isinstance(params, (str, Tensor, nn.Module)):
-        given = [_opened(part, own) for part in params]
-        return [item for part in given for item in (part if isinstance(part, list) else [part])]
-    if not isinstance(params, nn.Module):
-        return params
-    inner = list(params.parameters())
-    if not {id(parameter) for parameter in inner} <= own.keys():
-        raise ValueError(f"params: a {type(params).__name__} was given that is not the model's.")
-    return inner
+def _listed(params: Any, own: Mapping[int, str]) -> list[str | Tensor]:
+    """Return patterns and tensors as a list, with the parameters of modules in their place."""
+    if isinstance(params, (str, Tensor)):
+        return [params]
+    if isinstance(params, nn.Module):
+        inner = list(params.parameters())
+        if not {id(parameter) for parameter in inner} <= own.keys():
+            kind = type(params).__name__
+            raise ValueError(f"params: a {kind} was given that is not the model's.")
+        return inner
+    if not isinstance(params, Iterable):
+        raise TypeError(f"params must be name patterns or tensors, got {type(params).__name__}.")
+    return [item for part in params for item in _listed(part, own)]
 
 
 def _matched(
@@ -197,7 +178,9 @@ def _chosen(
     named: Mapping[str, nn.Parameter], aliases: Mapping[str, str], params: Any
 ) -> dict[str, Tensor]:
     own = {id(p): name for name, p in named.items()}
-    items = _listed(_opened(params, own))
+    items = _listed(params, own)
+    if not items:
+        raise ValueError("params must name at least one parameter, got none.")
     wanted = _matched(list(named), aliases, [item for item in items if isinstance(item, str)])
     others: dict[str, Tensor] = {}
     for i, item in enumerate(items):

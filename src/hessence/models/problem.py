@@ -19,6 +19,7 @@ from hessence.models.criterion import (
     ClosureCriterion,
     Criterion,
     FunctionCriterion,
+    OwnCriterion,
     PairCriterion,
     Reduction,
     predict,
@@ -44,13 +45,12 @@ class Problem:
         data: Any,
         loss: Any,
         params: Any,
-        *,
+        reduction: Reduction | None,
         eval_mode: bool,
         memory: float | None,
+        closure: bool | None,
         compile: bool,
-        copy: bool = True,
-        reduction: Reduction | None = None,
-        closure: bool | None = None,
+        copy: bool,
     ) -> None:
         # What is made in inference mode cannot be part of a graph.
         with torch.inference_mode(mode=False):
@@ -156,7 +156,7 @@ class Problem:
 
     def require_steady(self) -> None:
         """Refuse a loss that is random, once: evaluations on a few samples tell."""
-        own = isinstance(self.criterion, (FunctionCriterion, ClosureCriterion))
+        own = isinstance(self.criterion, OwnCriterion)
         if self._steady or (self._chain is not None and not own):
             return
         steady = self.is_steady(self._some(TRIED))
