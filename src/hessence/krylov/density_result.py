@@ -174,12 +174,10 @@ class Density(Saved, kind="density"):
     def __repr__(self) -> str:
         probes, steps = self.nodes.shape
         (low, high), (low_error, high_error) = self.ends, self.ends_errors
-        how = (
-            f"{probes} probe{'s' * (probes != 1)} of up to {steps} step{'s' * (steps != 1)}, "
-            f"{self.products} products"
-        )
+        how = f"{probes} probe{'s' * (probes != 1)} of up to {steps} step{'s' * (steps != 1)}"
+        how = "all known" if self.complete else f"{how}, {self.products} products"
         lines = [
-            f"density of {self.size} eigenvalues: {'all known' if self.complete else how}",
+            f"density of {self.size} eigenvalues: {how}",
             f"  lowest   {low:.6g} ± {low_error:.1e}",
             f"  highest  {high:.6g} ± {high_error:.1e}",
             f"  mean     {self.mean:.6g} ± {self.mean_stderr:.1e}",

@@ -47,7 +47,7 @@ class _Ritz:
     @property
     def residuals(self) -> Numbers:
         """The norms ‖Hz − θz‖."""
-        return _residuals(self.inside, self.couplings)
+        return np.asarray(np.hypot(self.inside, np.linalg.norm(self.couplings, axis=-2)))
 
 
 class Search:
@@ -207,7 +207,7 @@ class Search:
         """
         basis, k = self._basis, self._request.k
         inside, couplings = basis.residuals(ritz.values, ritz.coordinates)
-        residuals = _residuals(inside, couplings)
+        residuals = np.hypot(inside, np.linalg.norm(couplings, axis=-2))
         gaps = np.stack([places[..., i, 1:] - s * ritz.values for i, s in ((0, 1), (1, -1))])
         gap = np.min(np.where(np.isnan(gaps), np.inf, gaps), axis=0)
         share = np.square(residuals / np.where(gap > 0, gap, np.nan))
@@ -227,9 +227,7 @@ class Search:
 
         return RitzPairs(
             values=sort(values),
-            rows=basis.lift_rows(
-                np.take_along_axis(ritz.coordinates, order[..., None, :], axis=-1)
-            ),
+            rows=basis.lift_rows(np.take_along_axis(ritz.coordinates, order[..., None, :], -1)),
             residuals=sort(ritz.residuals),
             resolved=sort(ritz.excess <= 1),
             asymmetry=sort(ritz.inside),
@@ -239,8 +237,3 @@ class Search:
             products=basis.products,
             confidence=self._confidence,
         )
-
-
-def _residuals(inside: Numbers, couplings: Numbers) -> Numbers:
-    norms: Numbers = np.hypot(inside, np.linalg.norm(couplings, axis=-2))
-    return norms

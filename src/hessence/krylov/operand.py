@@ -72,8 +72,12 @@ def operand(H: Any, v0: Any = None) -> Operand:
     if len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape:
         raise ValueError(f"H must be square and not empty, of shape (..., n, n), got {shape}.")
     if api.is_array_api_obj(H):
-        _, H = floating(H=constant(H))
-        _require_symmetric(H)
+        xp, H = floating(H=constant(H))
+        defect = float(xp.max(xp.abs(H - xp.matrix_transpose(H))))
+        if defect > epsilon(H) ** 0.5 * float(xp.max(xp.abs(H))):
+            raise ValueError(
+                f"H must be symmetric, but its entries differ by {defect:.3g} from Hᵀ."
+            )
     return Operand(H, shape[:-2], shape[-1], _reference(H, v0))
 
 
@@ -90,25 +94,16 @@ def _reference(H: Any, v0: Any) -> Array:
             found = constant(candidate)
             break
     else:
-        found = _from_dtype(getattr(H, "dtype", None), getattr(H, "device", None))
+        dtype = getattr(H, "dtype", None)
+        if type(dtype).__module__.split(".")[0] == "torch":
+            import torch
+
+            found = torch.zeros(1, dtype=dtype, device=getattr(H, "device", None))
+        else:
+            found = np.zeros(1, dtype=dtype)
     xp = api.array_namespace(found)
     if found.dtype not in (xp.float32, xp.float64):
         # Integers and booleans have no products of their own; half precision and complex numbers
         # are refused by name.
         _, found = floating(H=xp.zeros(1, dtype=found.dtype, device=api.device(found)))
     return xp.zeros(1, dtype=found.dtype, device=api.device(found))
-
-
-def _from_dtype(dtype: Any, device: Any) -> Array:
-    if type(dtype).__module__.split(".")[0] == "torch":
-        import torch
-
-        return torch.zeros(1, dtype=dtype, device=device)
-    return np.zeros(1, dtype=np.float64 if dtype is None else dtype)
-
-
-def _require_symmetric(H: Array) -> None:
-    xp = api.array_namespace(H)
-    defect = float(xp.max(xp.abs(H - xp.matrix_transpose(H))))
-    if defect > epsilon(H) ** 0.5 * float(xp.max(xp.abs(H))):
-        raise ValueError(f"H must be symmetric, but its entries differ by {defect:.3g} from Hᵀ.")

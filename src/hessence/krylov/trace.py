@@ -144,8 +144,14 @@ def trace(
         if products >= n:
             found, method = _dense(subject, product), "dense"
         else:
-            parts = _split(int(products), 2 if method == "xtrace" else 3, room)
-            found = _mean([_estimate(subject, product, part, method, source) for part in parts])
+            counts = _split(int(products), 2 if method == "xtrace" else 3, room)
+            parts = [_estimate(subject, product, count, method, source) for count in counts]
+            found = _Found(
+                float(np.mean([part.value for part in parts])),
+                float(np.linalg.norm([part.error for part in parts])) / len(parts),
+                sum(part.freedom for part in parts),
+                float(np.mean([part.squared_norm for part in parts])),
+            )
     allowance = ROUNDING * epsilon(subject.reference) * np.sqrt(n * found.squared_norm)
     widening = student(found.freedom) / NORMAL if found.freedom else 0.0
     return Trace(
@@ -182,15 +188,6 @@ def _split(products: int, shares: int, room: int) -> list[int]:
     fitting = max(FEWEST, shares * (room - WORKSPACE))
     count = max(1, min(-(-products // fitting), products // FEWEST))
     return [products // count + (i < products % count) for i in range(count)]
-
-
-def _mean(parts: list[_Found]) -> _Found:
-    return _Found(
-        float(np.mean([part.value for part in parts])),
-        float(np.linalg.norm([part.error for part in parts])) / len(parts),
-        sum(part.freedom for part in parts),
-        float(np.mean([part.squared_norm for part in parts])),
-    )
 
 
 def _estimate(
