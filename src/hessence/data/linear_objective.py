@@ -95,26 +95,15 @@ class TorchLoss:
         return like(function(_to_torch(M)).numpy(), M)
 
     def _loss(self, matrix: Any) -> Any:
-        value = self.loss(_to_torch(self.x) @ matrix.T, self._targets())
+        value = self.loss(self.x @ matrix.T, self.y)
         if getattr(value, "ndim", None) != 0:
             raise ValueError("loss must return a single number, reduced over samples and outputs.")
         return value
-
-    def _targets(self) -> Any:
-        import torch
-
-        values = _numbers(self.y)
-        return torch.as_tensor(values.astype(np.int64 if values.dtype.kind in "iu" else np.float64))
 
 
 def _torch_objective(
     x: Any, y: Any, loss: AnyLoss, inputs: int, reference: tuple[str, Array], scale: float
 ) -> TorchLoss:
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        needed = "a PyTorch loss needs PyTorch: pip install 'hessence[torch]'."
-        raise ImportError(needed) from error
     if isinstance(x, Moments):
         raise ValueError("loss must be 'mse' when x is a Moments; other losses need samples.")
     _, x = floating(reference, x=x)
@@ -123,20 +112,18 @@ def _torch_objective(
         raise TypeError(f"loss must be a function or an object, got the class {loss.__name__}.")
     if y is None:
         raise ValueError("y is missing: give the targets.")
-    if not np.isfinite(_numbers(y)).all():
+    targets = np.asarray(to_numpy(y) if hasattr(y, "shape") else y)
+    if not np.isfinite(targets).all():
         raise ValueError("y contains NaN or infinity.")
-    if len(y) != x.shape[0]:
+    if len(targets) != x.shape[0]:
         raise ValueError(
-            f"y must have one row for each of the {x.shape[0]} samples in x, got {len(y)}."
+            f"y must have one row for each of the {x.shape[0]} samples in x, got {len(targets)}."
         )
-    return TorchLoss(scale * x, y, loss)
+    whole = np.int64 if targets.dtype.kind in "iu" else np.float64
+    return TorchLoss(_to_torch(scale * x), _to_torch(targets, whole), loss)
 
 
-def _numbers(y: Any) -> Any:
-    return np.asarray(to_numpy(y) if hasattr(y, "shape") else y)
-
-
-def _to_torch(array: Array) -> Any:
+def _to_torch(array: Array, kind: Any = np.float64) -> Any:
     import torch
 
-    return torch.as_tensor(to_numpy(array).astype(np.float64))
+    return torch.as_tensor(to_numpy(array).astype(kind))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -69,12 +69,8 @@ class Trajectory(Saved, kind="trajectory"):
     def __init__(self, descent: Descent, lr: float, steps: int, momentum: float) -> None:
         self.lr, self.method = lr, descent.method
         self._descent: Descent | None = descent
-        self._states: Replay[Any] = Replay(
-            descent.start,
-            lambda state: descent.advance(state, lr, momentum),
-            steps,
-            descent.state_bytes,
-        )
+        advance = partial(descent.advance, lr=lr, momentum=momentum)
+        self._states: Replay[Any] = Replay(descent.start, advance, steps, descent.state_bytes)
         with np.errstate(over="ignore", invalid="ignore"):
             found = descent.measure(self._states.run())
         finite = np.ones(steps + 1, dtype=bool)
@@ -170,14 +166,10 @@ class Trajectory(Saved, kind="trajectory"):
 
     def _state(self, step: int) -> Any:
         try:
-            step = operator.index(step)
-        except TypeError:
-            raise TypeError(
-                f"a trajectory is indexed by a step, got {type(step).__name__}."
-            ) from None
-        index = step + len(self) if step < 0 else step
-        if not 0 <= index < len(self):
-            raise IndexError(f"step {step} is outside a trajectory of {len(self)} points.")
+            index = range(len(self))[operator.index(step)]
+        except IndexError:
+            outside = f"step {step} is outside a trajectory of {len(self)} points."
+            raise IndexError(outside) from None
         if self.diverged is not None and index >= self.diverged:
             raise ValueError(
                 f"there is no network after step {index}: training diverged at step "
@@ -187,19 +179,7 @@ class Trajectory(Saved, kind="trajectory"):
 
 
 class Replay(Generic[State]):
-    """The states of a deterministic iteration, every `stride`-th of them stored.
-
-    Parameters
-    ----------
-    start : State
-        The first state.
-    advance : callable
-        Returns the state after a given one.
-    steps : int
-        How many times to advance.
-    size : int
-        The bytes of one state, which decide the stride.
-    """
+    """The states of a deterministic iteration: as many of `size` bytes as BUDGET holds."""
 
     def __init__(
         self, start: State, advance: Callable[[State], State], steps: int, size: int

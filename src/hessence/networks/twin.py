@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import array_api_compat as api
 
@@ -44,7 +44,7 @@ from hessence._common.arrays import (
     transpose,
 )
 from hessence.spectra.frames import DROPPED, Complement, span
-from hessence.spectra.subspaces import Columns, Isometry, Subspaces
+from hessence.spectra.subspaces import Columns, Subspaces
 
 HALF = 0.5**0.5
 
@@ -299,30 +299,23 @@ class TwinSubspaces:
         if not (self._spare and self._rank):
             return []
 
-        def isometry(sign: int) -> Callable[[int], Isometry]:
-            def of(i: int) -> Isometry:
-                def embed(coordinates: Array, copies: Array) -> Array:
-                    copies = HALF * coordinates[..., None] * copies
-                    hidden = transpose(self._complement(copies))
-                    dA = self._left[..., None, :, i, None] * hidden[..., :, None, :]
-                    dB = sign * hidden[..., :, :, None] * self._right[..., None, None, :, i]
-                    return self._place(dB, dA)
+        def isometry(sign: int, i: int) -> Columns:
+            def embed(copies: Array) -> Array:
+                hidden = transpose(self._complement(HALF * copies))
+                dA = self._left[..., None, :, i, None] * hidden[..., :, None, :]
+                dB = sign * hidden[..., :, :, None] * self._right[..., None, None, :, i]
+                return self._place(dB, dA)
 
-                return embed
+            return Columns(embed)
 
-            return of
-
-        members = [f"{names}/{i}" for i in range(self._rank)]
-        return [
-            Subspaces(
-                ("bulk",),
-                isometry(sign),
-                self._spare,
-                members,
-                values=(sign * self._singular)[..., None],
+        def bulk(sign: int) -> Subspaces:
+            members = [f"{names}/{i}" for i in range(self._rank)]
+            values = (sign * self._singular)[..., None]
+            return Subspaces(
+                ("bulk",), partial(isometry, sign), self._spare, members, values=values
             )
-            for sign in (1, -1)
-        ]
+
+        return [bulk(1), bulk(-1)]
 
     def _flat(self, names: str) -> list[Subspaces]:
         xp = self._xp
@@ -331,18 +324,17 @@ class TwinSubspaces:
         rows, columns = self._rest_counts
         zero = 0 * self._left[..., 0, :1]
 
-        def in_twin(coordinates: Array, copies: Array) -> Array:
-            scaled = transpose(coordinates[..., None] * copies)
-            hidden = xp.matmul(scaled[..., outer:], transpose(basis[:, rank:]))
-            dB, dA = self._embed_rest(scaled[..., :outer], inside=False)
+        def in_twin(copies: Array) -> Array:
+            rows = transpose(copies)
+            hidden = xp.matmul(rows[..., outer:], transpose(basis[:, rank:]))
+            dB, dA = self._embed_rest(rows[..., :outer], inside=False)
             more_dB, more_dA = self._embed_rest(hidden, inside=True)
             return self._place(*self.widen(dB + more_dB, dA + more_dA))
 
-        def unused(coordinates: Array, copies: Array) -> Array:
-            scaled = coordinates[..., None] * copies
-            *batch, _, n = scaled.shape
+        def unused(copies: Array) -> Array:
+            *batch, _, n = copies.shape
             # One column of the complement for each of n vectors and rows and columns beyond ρ.
-            shaped = xp.reshape(scaled, (*batch, rows + columns, self._spare, n))
+            shaped = xp.reshape(copies, (*batch, rows + columns, self._spare, n))
             order = (*range(len(batch)), *(len(batch) + i for i in (1, 2, 0)))
             apart = xp.reshape(
                 xp.permute_dims(shaped, order), (*batch, self._spare, n * (rows + columns))
@@ -356,10 +348,10 @@ class TwinSubspaces:
             return self._place(dB, dA)
 
         inner = outer + int(basis.shape[0]) - rank
-        unused_count = (rows + columns) * self._spare
+        spare = (rows + columns) * self._spare
         return [
-            Subspaces((f"flat/twin{names}",), lambda _: in_twin, inner, values=zero),
-            Subspaces((f"flat/unused{names}",), lambda _: unused, unused_count, values=zero),
+            Subspaces((f"flat/twin{names}",), lambda _: Columns(in_twin), inner, values=zero),
+            Subspaces((f"flat/unused{names}",), lambda _: Columns(unused), spare, values=zero),
         ]
 
 

@@ -43,12 +43,12 @@ stands for in parameter space; orthonormal copies give orthonormal vectors."""
 
 @dataclass(frozen=True)
 class Columns:
-    """The isometry of subspaces that exist once, from a map of many columns at a time.
+    """The isometry of a 1 × 1 block, or of one that exists once, from a map of columns.
 
     Attributes
     ----------
     embed : callable
-        Maps coordinates (k, n) to parameter vectors (p, n).
+        Maps coordinates (k, n), or copies (μ, n), to parameter vectors (p, n).
     project : callable, optional
         Its transpose, for subspaces whose basis is too large to be stored.
     """
@@ -57,7 +57,7 @@ class Columns:
     project: Callable[[Array], Array] | None = None
 
     def __call__(self, coordinates: Array, copies: Array) -> Array:
-        """Embed coordinates (k,), times copies (1, n)."""
+        """Embed coordinates (k,) times copies (μ, n), where k or μ is 1."""
         return self.embed(coordinates[..., None] * copies)
 
 

@@ -26,7 +26,7 @@ from hessence.networks.scalar.products import Products, bulk_isometry, pair_isom
 from hessence.spectra.frames import Frame
 from hessence.spectra.operators import Hessian, Part
 from hessence.spectra.spectrum import Spectrum
-from hessence.spectra.subspaces import Subspaces
+from hessence.spectra.subspaces import Columns, Subspaces
 
 
 class Scalars(NamedTuple):
@@ -219,13 +219,13 @@ class AttentionHessian(Hessian):
             value = coordinates[..., 0:1, None] * copies
             return stack_rows(value, frame().span(coordinates[..., 1:2, None] * copies))
 
-        def flat(coordinates: Array, copies: Array) -> Array:
-            rest = frame().complement(coordinates[..., None] * copies)
+        def flat(copies: Array) -> Array:
+            rest = frame().complement(copies)
             return stack_rows(zero_rows(1, rest), rest)
 
         return [
             Subspaces(("outlier",) * 2, lambda _: seen, matrix=matrix),
-            Subspaces(("flat",), lambda _: flat, 2 * m - 1, values=0 * s.alpha[..., None]),
+            Subspaces(("flat",), lambda _: Columns(flat), 2 * m - 1, values=0 * s.alpha[..., None]),
         ]
 
     def _place(self, on_q: Array, on_k: Array) -> Array:

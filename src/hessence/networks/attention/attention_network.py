@@ -70,9 +70,6 @@ class AttentionNetwork(Network):
     """
 
     takes_mask: ClassVar[bool] = True
-    token: ClassVar[tuple[str, ...]]
-    """The shape of a token."""
-
     sink: Any
     """What is added to all scores of the first token; None for nothing."""
 
@@ -101,7 +98,7 @@ class AttentionNetwork(Network):
         """Return the predictions, with the batch of networks in front."""
         batch = self._sequences(x, mask=mask)
         predictions = self._predict(batch)
-        return predictions if batch.many else _only(predictions, 1 + len(self.token))
+        return predictions if batch.many else _only(predictions, 1 + len(self._sizes[0]))
 
     def attention(self, x: Array, *, mask: Array = None) -> Array:
         """Return the attention matrices, (..., n, n) or (..., sequences, n, n)."""
@@ -115,7 +112,7 @@ class AttentionNetwork(Network):
         """Return the loss, averaged over the tokens of each sequence, then over the sequences."""
         batch, pointwise = self._with_targets(x, y, loss, mask)
         costs = pointwise.value(self._predict(batch), batch.y)
-        for _ in self.token:
+        for _ in self._sizes[0]:
             costs = api.array_namespace(costs).sum(costs, axis=-1)
         return batch.average(costs)
 
@@ -148,7 +145,7 @@ class AttentionNetwork(Network):
     def _with_targets(
         self, x: Any, y: Any, loss: str | PointwiseLoss, mask: Any
     ) -> tuple[Sequences, PointwiseLoss]:
-        pointwise = as_loss(loss, coupled=bool(self.token))
+        pointwise = as_loss(loss, coupled=bool(self._sizes[0]))
         if isinstance(x, Sequences):
             return x, pointwise
         if y is None:

@@ -56,7 +56,6 @@ class MatrixAttention(AttentionNetwork):
     """
 
     rank: ClassVar[int] = 2
-    token: ClassVar[tuple[str, ...]] = ("d",)
 
     def __init__(self, W_v: Array, W_q: Array, W_k: Array, *, sink: float = 0.0) -> None:
         _, self.W_v, self.W_q, self.W_k = floating(W_v=W_v, W_q=W_q, W_k=W_k)

@@ -120,7 +120,6 @@ class SelfAttention(AttentionNetwork):
         self._rows = as_activation(activation)
 
     rank: ClassVar[int] = 1
-    token: ClassVar[tuple[str, ...]] = ()
 
     @property
     def _weights(self) -> dict[str, Array]:

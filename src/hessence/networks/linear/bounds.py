@@ -10,7 +10,6 @@ import numpy as np
 from hessence._common.arrays import Array, like, to_numpy, transpose
 from hessence.data.matrix_objectives import Separable
 from hessence.networks.linear.hessian import LinearHessian
-from hessence.spectra.spectrum import Spectrum
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,8 @@ class LinearBounds:
 
         Weyl: the k-th eigenvalue of H is within ‖H − ggn‖ of the k-th of the Gauss–Newton part.
         """
-        values = self.ggn_spectrum().eigenvalues
+        values = self._hessian.ggn.spectrum().eigenvalues
         return values - self.functional_norm, values + self.functional_norm
-
-    def ggn_spectrum(self) -> Spectrum:
-        """Return the spectrum of the Gauss–Newton part."""
-        return self._hessian.ggn.spectrum()
 
 
 def bounds_of(H: LinearHessian) -> LinearBounds:

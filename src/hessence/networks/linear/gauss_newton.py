@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -36,7 +36,7 @@ from hessence._common.arrays import (
 from hessence.data.matrix_objectives import Separable, is_scalar_multiple
 from hessence.networks.linear.products import LinearProducts
 from hessence.spectra.frames import Complement
-from hessence.spectra.subspaces import LARGEST_BLOCK, Isometry, Subspaces
+from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Subspaces
 
 TOLERANCE = 1000
 """Data count as white and layers as balanced if they are off by at most this many ε, relative."""
@@ -97,13 +97,13 @@ class GaussNewton:
         for label in dict.fromkeys(self.labels):
             if label == "flat":
                 continue
-            own = np.flatnonzero(self.labels == label)
-            isometry, columns = self._isometries(place[own]), integers(place[own], values)
-            chosen = xp.take(values, columns, axis=0)[:, None]
+            own = place[self.labels == label]
+            chosen = xp.take(values, integers(own, values), axis=0)[:, None]
+            isometry = partial(self._isometry, own)
             families.append(Subspaces((label,), isometry, 1, [""] * len(own), values=chosen))
         flat = self.hessian.shape[-1] - len(self._order)
         zero = xp.zeros((1,), dtype=values.dtype, device=api.device(values))
-        return [*families, Subspaces(("flat",), lambda _: self._flat, flat, values=zero)]
+        return [*families, Subspaces(("flat",), lambda _: Columns(self._flat), flat, values=zero)]
 
     @cached_property
     def _order(self) -> Any:
@@ -137,20 +137,11 @@ class GaussNewton:
         diagonal = xp.linalg.diagonal(triangle)
         return xp.where(diagonal < 0, -basis, basis)
 
-    def _isometries(self, columns: Any) -> Callable[[int], Isometry]:
-        def isometry(member: int) -> Isometry:
-            def embed(coordinates: Array, copies: Array) -> Array:
-                column = int(columns[member])
-                own = self._basis[:, column : column + 1]
-                return own * (coordinates[..., None] * copies)
+    def _isometry(self, places: Any, member: int) -> Columns:
+        return Columns(lambda copies: self._basis[:, int(places[member])][:, None] * copies)
 
-            return embed
-
-        return isometry
-
-    def _flat(self, coordinates: Array, copies: Array) -> Array:
-        scaled = coordinates[..., None] * copies
-        return Complement(self._basis)(scaled) if len(self._order) else scaled
+    def _flat(self, copies: Array) -> Array:
+        return Complement(self._basis)(copies) if len(self._order) else copies
 
 
 def _from_singular_values(H: LinearProducts, S: Separable, name: str) -> GaussNewton:

@@ -12,7 +12,7 @@ from hessence.data.matrix_objectives import Separable
 from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.networks.linear.gauss_newton import TooLargeError, gauss_newton
 from hessence.networks.linear.modes import TOLERANCE, find_modes
-from hessence.networks.linear.pairs import pair_families
+from hessence.networks.linear.pairs import Pairs
 from hessence.networks.linear.products import LinearProducts
 from hessence.networks.linear.range_reduction import RangeReduction
 from hessence.networks.linear.top import top_of_batch, top_of_twin
@@ -70,7 +70,7 @@ class LinearHessian(LinearProducts):
             modes = find_modes(self)
             if modes.defect <= TOLERANCE * epsilon(self.gradient):
                 method = f"aligned pairs (off by {modes.defect:.0e}, tolerance {TOLERANCE} ε)"
-                return Spectrum(pair_families(self, modes), method, operator=self)
+                return Spectrum(Pairs(self, modes).families(), method, operator=self)
         if too_large is not None:
             raise too_large
         reduced = RangeReduction(self.chain, self.chain.before, self.chain.after)

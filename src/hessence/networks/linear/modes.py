@@ -141,15 +141,8 @@ class _Search:
         images = self.weights[layer - 1] @ np.stack(
             [self.columns[layer - 1][mode[layer - 1]] for mode in alive], axis=1
         )
-        norms = np.linalg.norm(images, axis=0)
-        keep = norms > self._threshold(images.shape) * max(norms.max(initial=0.0), 1e-300)
-        # Orthonormalise from the longest image down: a short one is accurate only relative to the
-        # longest, and must not bend the long ones towards its error.
         # More images than dimensions mean that the network is not aligned, and the defect says so.
-        order = [i for i in np.argsort(-norms, kind="stable") if keep[i]][: len(images)]
-        for i, direction in zip(order, _orthonormal(images[:, order]).T, strict=True):
-            alive[i][layer] = len(self.columns[layer])
-            self.columns[layer].append(direction)
+        self._follow(alive, images, layer, len(images))
 
     def _meet_gradient(self) -> None:
         """Follow the modes that have ended across the gradient, to the last layer."""
@@ -159,13 +152,27 @@ class _Search:
         start = np.stack([self.columns[0][c[0]] for c in ended], axis=1)
         images = self.gradient @ start
         free = self._free(self.depth)
-        images = free @ (free.T @ images)
+        self._follow(ended, free @ (free.T @ images), self.depth, free.shape[1], self.noise)
+
+    def _follow(
+        self,
+        modes: list[dict[int, int]],
+        images: Numbers,
+        layer: int,
+        most: int,
+        noise: float = 0.0,
+    ) -> None:
+        """Give modes their images as unit vectors in a layer, unless they are rounding.
+
+        Orthonormalised from the longest image down: a short one is accurate only relative to the
+        longest, and must not turn the long ones towards its error.
+        """
         norms = np.linalg.norm(images, axis=0)
-        keep = norms > max(self.noise, self._threshold(images.shape) * norms.max(initial=0.0))
-        order = [i for i in np.argsort(-norms, kind="stable") if keep[i]][: free.shape[1]]
+        keep = norms > max(noise, self._threshold(images.shape) * norms.max(initial=0.0))
+        order = [i for i in np.argsort(-norms, kind="stable") if keep[i]][:most]
         for i, direction in zip(order, _orthonormal(images[:, order]).T, strict=True):
-            ended[i][self.depth] = len(self.columns[self.depth])
-            self.columns[self.depth].append(direction)
+            modes[i][layer] = len(self.columns[layer])
+            self.columns[layer].append(direction)
 
     def _free(self, layer: int) -> Numbers:
         """Return an orthonormal basis of what no mode has reached in a layer."""

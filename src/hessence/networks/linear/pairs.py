@@ -34,12 +34,9 @@ class Kind:
         return 1 if self.null else len(self.members)
 
 
-def pair_families(H: LinearProducts, modes: Modes) -> list[Subspaces]:
-    """Return the invariant subspaces of an aligned network, solved a stretch of pairs at a time."""
-    return _Pairs(H, modes).families()
+class Pairs:
+    """The invariant subspaces of an aligned network, solved a stretch of pairs at a time."""
 
-
-class _Pairs:
     def __init__(self, H: LinearProducts, modes: Modes) -> None:
         self._chain, self._reference, self._depth = H.chain, H.gradient, len(H.weights)
         variance = modes.variance if H.part != "functional" else 0 * modes.variance
@@ -48,6 +45,7 @@ class _Pairs:
         self._blocks = PairBlocks(self._modes)
 
     def families(self) -> list[Subspaces]:
+        """Return all subspaces, many pairs to a family."""
         kinds = list(self._kinds())
         families: list[Subspaces | None] = []
         for a, first in enumerate(kinds):
@@ -126,9 +124,6 @@ class _Pairs:
             labels = ("flat",) * size
         pairs = self._pairs(i, j, first, second, copies, same)
 
-        def isometry(member: int) -> Isometry:
-            return self._isometry(pairs(member), forward, backward)
-
         def matrix(member: int) -> Array:
             own = slice(member, member + 1)
             return like(self._blocks.matrices(i[own], j[own], forward, backward)[0], reference)
@@ -138,7 +133,12 @@ class _Pairs:
 
         reference = self._reference
         return Subspaces(
-            labels, isometry, copies, name, matrix=matrix, values=like(values, reference)
+            labels,
+            lambda member: self._isometry(pairs(member), forward, backward),
+            copies,
+            name,
+            matrix=matrix,
+            values=like(values, reference),
         )
 
     def _outputs(self, first: Kind, second: Kind) -> int:

@@ -71,10 +71,7 @@ class RangeReduction:
         reference = self._bases[0][0][0]
         zero = self._xp.zeros((1,), dtype=reference.dtype, device=api.device(reference))
         seen = Columns(lambda columns: self._embed(columns, self._active), self._project)
-
-        def flat(coordinates: Array, copies: Array) -> Array:
-            return self._embed(coordinates[..., None] * copies, ~self._active)
-
+        flat = Columns(lambda columns: self._embed(columns, ~self._active))
         count = int(self._active.size) - self.size
         return [
             Subspaces(("range",) * self.size, lambda _: seen),

@@ -84,16 +84,11 @@ def _encloses(found: Eigenpairs, bulk: Array, which: str) -> bool:
     values = found.eigenvalues
     if which == "LM":
         return bool(xp.all(xp.min(xp.abs(values), axis=-1) > bulk))
-    upper = xp.min(values, axis=-1) > bulk
-    lower = xp.max(values, axis=-1) < -bulk
-    if which == "BE":
-        # Half of the values belong to each end; the innermost two must still enclose the bulk.
-        high = (int(values.shape[-1]) + 1) // 2
-        inner = values[..., high - 1] > bulk
-        return bool(xp.all(inner)) and (
-            high == values.shape[-1] or bool(xp.all(values[..., high] < -bulk))
-        )
-    return bool(xp.all(upper if which == "LA" else lower))
+    # The values descend. Of "BE", half belong to each end.
+    count = int(values.shape[-1])
+    high = {"LA": count, "SA": 0, "BE": (count + 1) // 2}[which]
+    above, below = values[..., :high] > bulk[..., None], values[..., high:] < -bulk[..., None]
+    return bool(xp.all(above)) and bool(xp.all(below))
 
 
 def _narrow(H: LinearProducts, twin: LinearProducts, basis: Array, v0: Array) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import array_api_compat as api
 
@@ -20,7 +20,7 @@ from hessence.networks.scalar.gram import gram, outlier_pair
 from hessence.networks.scalar.products import HALF, pair_isometry
 from hessence.spectra.frames import Frame
 from hessence.spectra.small_eigen import eigenvalues
-from hessence.spectra.subspaces import Isometry, Subspaces
+from hessence.spectra.subspaces import Columns, Subspaces
 
 ASSUMPTION_TOLERANCE = 32
 """The paper's assumptions count as met if they are off by at most this many ε, relative."""
@@ -93,12 +93,9 @@ class AffineClosedForm:
         root = frame.coordinates(jacobian)
         matrix = xp.matmul(root, xp.matmul(self.loss_hessian, transpose(root)))
 
-        def span(coordinates: Array, copies: Array) -> Array:
-            return frame.span(coordinates[..., None] * copies)
-
-        labels, values = ("outlier", "outlier"), self._ggn_values(matrix)
+        span, values = Columns(frame.span), self._ggn_values(matrix)
         return [
-            Subspaces(labels, lambda _: span, matrix=matrix, values=values),
+            Subspaces(("outlier",) * 2, lambda _: span, matrix=matrix, values=values),
             self._flat(3 * int(self.w.shape[-1]) - 2, frame.complement),
         ]
 
@@ -151,27 +148,23 @@ class AffineClosedForm:
     def _bulk(self, count: int, frame: Callable[[int], Frame] | None = None) -> list[Subspaces]:
         """Return ±h on (dv′, dw) = (z, ±z)/√2 with any z, or z in the complement of a frame."""
 
-        def isometry(sign: int) -> Callable[[int], Isometry]:
-            def embed(coordinates: Array, copies: Array) -> Array:
-                half = HALF * coordinates[..., None] * copies
-                half = half if frame is None else frame(sign).complement(half)
+        def isometry(sign: int, _: int) -> Columns:
+            def embed(copies: Array) -> Array:
+                half = HALF * (copies if frame is None else frame(sign).complement(copies))
                 return self._place(half, 0 * half, sign * half)
 
-            return lambda _: embed
+            return Columns(embed)
 
         height = self._height[..., None]
         return [
-            Subspaces(("bulk",), isometry(sign), count, values=sign * height) for sign in (1, -1)
+            Subspaces(("bulk",), partial(isometry, sign), count, values=sign * height)
+            for sign in (1, -1)
         ]
 
     def _flat(self, count: int, embed: Callable[[Array], Array]) -> Subspaces:
         """Return directions that the loss does not see."""
-        return Subspaces(
-            ("flat",),
-            lambda _: lambda coordinates, copies: embed(coordinates[..., None] * copies),
-            count,
-            values=0 * self._height[..., None],
-        )
+        zero = 0 * self._height[..., None]
+        return Subspaces(("flat",), lambda _: Columns(embed), count, values=zero)
 
     def _on_b(self, vectors: Array) -> Array:
         return self._place(0 * vectors, vectors, 0 * vectors)

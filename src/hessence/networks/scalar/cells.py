@@ -11,7 +11,7 @@ import numpy as np
 from hessence._common.arrays import Array, integers, stack_rows, to_numpy, zero_rows
 from hessence.networks.scalar.gram import Gram, gram
 from hessence.networks.scalar.products import Place, Products
-from hessence.spectra.subspaces import Isometry, Subspaces
+from hessence.spectra.subspaces import Columns, Isometry, Subspaces
 
 CELLS = ("+", "-")
 """The cells of a ReLU network of one input: x > 0 and x ≤ 0."""
@@ -59,14 +59,7 @@ class Cells:
     ) -> CellProducts:
         """Return the Hessian from the derivatives (..., 2) of the loss in ⟨w, v⟩ of each cell.
 
-        Parameters
-        ----------
-        gradient, loss_hessian : array (..., 2)
-            First and second derivative.
-        populated : pair of bool
-            Which cells have samples; one without leaves its units' directions flat.
-        far_gradient : array (..., 2), optional
-            As for :class:`~hessence.networks.scalar.products.Products`.
+        `populated` tells which cells have samples; one without leaves its units' directions flat.
         """
         names = tuple(f"/{cell}cell" for cell in CELLS)
         return CellProducts(
@@ -140,11 +133,7 @@ class CellProducts(Products):
             index, place = self._members(mask)
             units = int(index.shape[0])
 
-            def embed(coordinates: Array, copies: Array) -> Array:
-                both = coordinates[..., None] * copies
-                return place(both[..., :units, :], both[..., units:, :])
-
-            return embed
+            return Columns(lambda both: place(both[..., :units, :], both[..., units:, :]))
 
         count = 2 * xp.sum(xp.astype(mask, xp.int64), axis=-1)
         zero = 0 * self.gradient[..., :1, None]

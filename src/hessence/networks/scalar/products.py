@@ -26,7 +26,7 @@ from hessence.networks.scalar.gram import Gram, outlier_pair, root
 from hessence.spectra.frames import Frame
 from hessence.spectra.operators import Hessian, Part
 from hessence.spectra.spectrum import Spectrum
-from hessence.spectra.subspaces import Isometry, Subspaces
+from hessence.spectra.subspaces import Columns, Isometry, Subspaces
 
 HALF = 0.5**0.5
 
@@ -232,22 +232,17 @@ class Products(Hessian):
     def _swap(self, sign: int, c: int) -> Isometry:
         """Embed any z as (z, ±z)/√2."""
         *_, place = self._product(c)
-
-        def embed(coordinates: Array, copies: Array) -> Array:
-            half = HALF * coordinates[..., None] * copies
-            return place(half, sign * half)
-
-        return embed
+        return Columns(lambda copies: place(HALF * copies, sign * HALF * copies))
 
     def _direction(self, c: int) -> Isometry:
         """Embed a number as its multiple of u = (w, v), all that the Gauss–Newton part sees."""
         frame, place = self._halves(c)
-        return lambda coordinates, copies: place(frame.span(coordinates[..., None] * copies))
+        return Columns(lambda copies: place(frame.span(copies)))
 
     def _rest(self, c: int) -> Isometry:
         """Embed coordinates in the complement of u = (w, v)."""
         frame, place = self._halves(c)
-        return lambda coordinates, copies: place(frame.complement(coordinates[..., None] * copies))
+        return Columns(lambda copies: place(frame.complement(copies)))
 
     def _halves(self, c: int) -> tuple[Frame, Callable[[Array], Array]]:
         w, v, place = self._product(c)
@@ -270,11 +265,11 @@ def pair_isometry(w: Array, v: Array, place: Place) -> Isometry:
 def bulk_isometry(sign: int, w: Array, v: Array, place: Place) -> Isometry:
     """Embed copies z, as coordinates in the complement of w ± v, as (z, ±z)/√2."""
 
-    def embed(coordinates: Array, copies: Array) -> Array:
-        half = HALF * Frame((w + sign * v)[..., None]).complement(coordinates[..., None] * copies)
+    def embed(copies: Array) -> Array:
+        half = HALF * Frame((w + sign * v)[..., None]).complement(copies)
         return place(half, sign * half)
 
-    return embed
+    return Columns(embed)
 
 
 def _outlier_matrix(g: Gram, gradient: Array, loss_hessian: Array) -> Array:
