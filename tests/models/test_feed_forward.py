@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import hessence as hs
-from hessence.models.feed_forward import ELEMENTWISE, Chain, FeedForwardTerm
+from hessence.models.feed_forward import ELEMENTWISE, Chain, FeedForwardGraph
 from tests.models.alive import bytes_alive
 from tests.models.oracle import dense_hessian
 
@@ -21,7 +21,7 @@ def relative(found, truth):
 
 
 def is_written_out(H):
-    return isinstance(H._terms.first()[0], FeedForwardTerm)
+    return isinstance(H._graphs.first()[0], FeedForwardGraph)
 
 
 CHAINS = {
@@ -246,7 +246,7 @@ def test_the_memory_that_terms_take_is_known_beforehand(name):
     taken, told = [], []
     for samples in (1_000, 3_000):
         H = hs.hessian(model, (torch.randn(samples, 4), torch.randn(samples, 3)), nn.MSELoss())
-        told.append(H._terms._size(H.problem.batches.first))
+        told.append(H._graphs._size(H.problem.batches.first))
         before = bytes_alive()
         H @ torch.ones(H.shape[0])
         taken.append(bytes_alive() - before)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hessence as hs
 from hessence.models import products
-from hessence.models.products import HessianTerm, TermStore
+from hessence.models.products import Graphs, HessianGraph
 from tests.models.alive import bytes_alive
 from tests.models.market import MODELS, numbers, problem
 from tests.models.oracle import assert_same, dense_hessian
@@ -167,9 +167,9 @@ def test_chunks_do_not_depend_on_the_size_of_batches(size):
 def test_columns_go_through_small_graphs_at_once(batches, samples, calls, monkeypatch):
     """The size of a graph decides, and never a clock."""
     made = []
-    multiply = HessianTerm.multiply
+    multiply = HessianGraph.multiply
     monkeypatch.setattr(
-        HessianTerm, "multiply", lambda *a, **k: made.append(1) or multiply(*a, **k)
+        HessianGraph, "multiply", lambda *a, **k: made.append(1) or multiply(*a, **k)
     )
     model, _ = batches
     H = hs.hessian(model, [(numbers(samples, 3), numbers(samples, 2))], closure, closure=True)
@@ -299,7 +299,7 @@ print(peak() - start, H.kept_graphs, float((H @ v).norm()))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_the_peak_of_memory():
-    """All terms together take some 300 MB; with little memory there is one of them at a time."""
+    """All graphs together take some 300 MB; with little memory there is one of them at a time."""
     found = {}
     for memory in ("1e7", "1e10"):
         run = subprocess.run([sys.executable, "-c", PEAK, memory], capture_output=True, text=True,
@@ -341,8 +341,8 @@ def test_compiled_products(operator, loss):
 def test_sizes_of_graphs_are_worked_out_once_for_each_batch(monkeypatch):
     """And not anew for every batch that a block goes through."""
     asked = []
-    worked_out = TermStore._bytes
-    monkeypatch.setattr(TermStore, "_bytes", lambda *a: asked.append(1) or worked_out(*a))
+    worked_out = Graphs._bytes
+    monkeypatch.setattr(Graphs, "_bytes", lambda *a: asked.append(1) or worked_out(*a))
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
     data = [(numbers(2, 2), numbers(2, 1)) for _ in range(60)]
     H = hs.hessian(model, data, closure, reduction="mean", closure=True)

@@ -297,7 +297,7 @@ def test_nothing_is_left_behind(operator):
         part = H.restrict("blocks")
         H.check(), H.gradient(), part @ torch.ones(part.shape[0], dtype=torch.float64)
         leaf = weakref.ref(H.parameters.leaves[0])
-        graph = weakref.ref(next(iter(H._terms)))
+        graph = weakref.ref(next(iter(H._graphs)))
         del H, part
         assert graph() is None
         assert leaf() is None

@@ -77,52 +77,18 @@ ROUGH = 0.03
 """Finite differences with a larger error of their own, relative, tell nothing."""
 
 
-def check_products(
-    multiply: Callable[[Tensor], Tensor],
-    move: Callable[[Tensor], Tensor] | None,
-    loss: float,
+def outcome(
     steady: bool,
-    reference: Tensor,
-    size: float,
-    rng: Seed,
-    precision: torch.dtype,
+    finite: bool,
+    symmetry: float,
+    difference: float | None,
+    uncertainty: float | None,
+    dtype: torch.dtype,
 ) -> Check:
-    """Test products.
-
-    Parameters
-    ----------
-    multiply : callable
-        v ↦ Hv.
-    move : callable or None
-        d ↦ g(θ + d), where g has the derivative H at the parameters θ: the gradient for a Hessian,
-        Jᵀ∇²ℓ (f(θ + d) − f(θ)) for a Gauss–Newton matrix. It may work in a higher precision than
-        products do.
-    loss : float
-        The loss.
-    steady : bool
-        Whether it is the same whenever it is evaluated.
-    reference : Tensor
-        A vector of the operator's kind.
-    size : float
-        The norm of the parameters.
-    rng : int or numpy.random.Generator
-        The seed of the random vectors.
-    precision : torch.dtype
-        What `move` works in.
-    """
-    u, v = _unit_vectors(reference, rng)
-    image_u, image_v = multiply(u), multiply(v)
-    norm = float(image_u.norm() + image_v.norm())
-    gap = abs(float(u @ image_v) - float(v @ image_u))
-    symmetry = gap / norm if norm else 0.0
-    difference = uncertainty = None
-    if move is not None:
-        difference, uncertainty = _compare(move, v.to(precision), image_v.to(precision), size)
-    finite = bool(np.isfinite([loss, size]).all())
-    if not finite:
-        wrong: str | None = "the loss or the parameters are NaN or infinite."
-    else:
-        wrong = _fault(steady, symmetry, difference, uncertainty, reference.dtype)
+    """Judge what was found for an operator of some type; see ``Check``."""
+    wrong: str | None = "the loss or the parameters are NaN or infinite."
+    if finite:
+        wrong = _fault(steady, symmetry, difference, uncertainty, dtype)
     message = _confirmation(difference, uncertainty) if wrong is None else wrong
     return Check(wrong is None, steady, finite, symmetry, difference, uncertainty, message)
 
@@ -135,17 +101,29 @@ def same(first: float, second: float, dtype: torch.dtype) -> bool:
     return first == second or abs(first - second) <= slack
 
 
-def _unit_vectors(reference: Tensor, rng: Seed) -> tuple[Tensor, Tensor]:
+def unit_vectors(reference: Tensor, rng: Seed) -> tuple[Tensor, Tensor]:
+    """Return two random vectors of an operator's kind."""
     drawn = generator(rng).normal(size=(2, reference.numel()))
     drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
     u, v = torch.asarray(drawn, dtype=reference.dtype, device=reference.device)
     return u, v
 
 
-def _compare(
+def compare(
     move: Callable[[Tensor], Tensor], v: Tensor, image: Tensor, size: float
 ) -> tuple[float, float]:
-    """Return the distance from finite differences and their error, relative to the image."""
+    """Return the distance of Hv from finite differences and their error, relative.
+
+    Parameters
+    ----------
+    move : callable
+        d ↦ g(θ + d), where g has the derivative H at the parameters θ: the gradient for a Hessian,
+        Jᵀ∇²ℓ (f(θ + d) − f(θ)) for a Gauss–Newton matrix.
+    v, image : Tensor
+        v and Hv, in the precision that `move` works in.
+    size : float
+        The norm of the parameters.
+    """
     largest = 4 * torch.finfo(v.dtype).eps ** (1 / 3) * max(size, 1.0)
     quotients: list[Tensor] = []
     gaps: list[float] = []

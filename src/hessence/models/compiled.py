@@ -14,22 +14,22 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hessence.models.products import Term
+from hessence.models.products import Graph
 
 
-def compiled(build: Callable[[Any], Term]) -> Callable[[Any], Term]:
-    """Return a function that builds a term and compiles its products."""
-    return lambda batch: CompiledTerm(build(batch))
+def compiled(build: Callable[[Any], Graph]) -> Callable[[Any], Graph]:
+    """Return a function that builds a graph and compiles its products."""
+    return lambda batch: CompiledGraph(build(batch))
 
 
-class CompiledTerm(Term):
-    """A term whose products are compiled when first asked for, one vector at a time."""
+class CompiledGraph(Graph):
+    """A graph whose products are compiled when first asked for, one vector at a time."""
 
     takes_columns = False
 
-    def __init__(self, term: Term) -> None:
-        self._term = term
-        self.count = term.count
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self.count = graph.count
         self._products: dict[tuple[int, ...], Callable[..., Any]] = {}
 
     def multiply(
@@ -45,7 +45,7 @@ class CompiledTerm(Term):
 
     def _compile(self, directions: Sequence[Tensor], chosen: Sequence[int]) -> Callable[..., Any]:
         def product(*parts: Tensor) -> list[Tensor]:
-            return self._term.multiply(parts, chosen)
+            return self._graph.multiply(parts, chosen)
 
         traced = make_fx(product)(*(torch.zeros_like(d) for d in directions))
         quick: Callable[..., Any] = torch.compile(fold(traced), dynamic=False)

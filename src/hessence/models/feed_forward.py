@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from hessence.models.criterion import PairCriterion
 from hessence.models.model_copy import ModelCopy
 from hessence.models.model_layers import flatten, is_plain
-from hessence.models.products import Term
+from hessence.models.products import Graph
 
 ELEMENTWISE = (
     nn.CELU, nn.ELU, nn.GELU, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU,
@@ -88,7 +88,7 @@ class Chain:
         return cls(tuple(before), tuple(stages)) if stages else None
 
     def bytes(self, copy: ModelCopy, batch: tuple[Tensor, Any]) -> float:
-        """Return how many bytes the term of a batch holds."""
+        """Return how many bytes the graph of a batch holds."""
         weights = [copy.value(stage.weight) for stage in self.stages]
         rows = batch[0].numel() // max(weights[0].shape[1], 1)
         found = sum(weight.nbytes for weight in weights)
@@ -100,7 +100,7 @@ class Chain:
         return float(found)
 
 
-class FeedForwardTerm(Term):
+class FeedForwardGraph(Graph):
     """The Hessian, or its Gauss–Newton part, of a plain chain's total loss over a batch.
 
     Parameters

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from hessence._common.arguments import Seed
 from hessence.models.batch_parts import can_join, first_length, joined, rebuilt, some_rows
-from hessence.models.checks import Check, check_products
+from hessence.models.checks import Check, compare, outcome, unit_vectors
 from hessence.models.criterion import FunctionCriterion, OwnCriterion, predict
 from hessence.models.data import Batches
 from hessence.models.model_copy import ModelCopy
 from hessence.models.parameters import Parameters
 from hessence.models.problem import Problem
-from hessence.models.products import Term
+from hessence.models.products import Graph
 
 COMPARED = 4
 """How many batches are joined with the first one to see whether a loss is what was said of it."""
@@ -33,7 +33,7 @@ Moved = Callable[[Problem, Any, ModelCopy], Sequence[Tensor]]
 """What changes by a product, to first order, when a copy's parameters have moved, on a batch."""
 
 
-class BatchProbe:
+class BatchCheck:
     """Products of an operator on one batch, and what finite differences take instead.
 
     PyTorch takes the padding of embeddings for constant, so it has no part in either.
@@ -44,7 +44,7 @@ class BatchProbe:
         Model and loss.
     chosen : sequence of int
         Which of the parameters the operator is for.
-    term : Term
+    graph : Graph
         The batch's share of the operator.
     batch : object
         The batch.
@@ -53,9 +53,9 @@ class BatchProbe:
     """
 
     def __init__(
-        self, problem: Problem, chosen: Sequence[int], term: Term, batch: Any, moved: Moved
+        self, problem: Problem, chosen: Sequence[int], graph: Graph, batch: Any, moved: Moved
     ) -> None:
-        self._problem, self._chosen, self._term, self._batch = problem, chosen, term, batch
+        self._problem, self._chosen, self._graph, self._batch = problem, chosen, graph, batch
         self._moved = moved
         self._parameters: Parameters = problem.copy.parameters.restricted(chosen)
         self._padding = problem.copy.padding_rows
@@ -64,22 +64,29 @@ class BatchProbe:
 
     def check(self, rng: Seed) -> Check:
         """Compare products with finite differences, up to their own error."""
-        leaves = self._parameters.leaves
+        problem, leaves = self._problem, self._parameters.leaves
+        u, v = unit_vectors(leaves[0].new_zeros(self._parameters.size).detach(), rng)
+        image_u, image_v = self._multiply(u), self._multiply(v)
+        norm = float(image_u.norm() + image_v.norm())
+        symmetry = abs(float(u @ image_v) - float(v @ image_u)) / norm if norm else 0.0
         size = float(torch.stack([leaf.detach().norm() for leaf in leaves]).norm())
-        reference = leaves[0].new_zeros(self._parameters.size).detach()
-        precision = self._mover.copy.parameters.leaves[0].dtype
-        move = self._move if self._is_the_models else None
-        steady = self._problem.is_steady(self._batch)
-        total, _ = self._problem.copy.run(self._problem.criterion.total, self._batch)
-        loss = float(total.detach())
-        return check_products(self._multiply, move, loss, steady, reference, size, rng, precision)
+        difference = uncertainty = None
+        if self._is_the_models:
+            precision = self._mover.copy.parameters.leaves[0].dtype
+            difference, uncertainty = compare(
+                self._move, v.to(precision), image_v.to(precision), size
+            )
+        total, _ = problem.copy.run(problem.criterion.total, self._batch)
+        finite = math.isfinite(float(total.detach())) and math.isfinite(size)
+        steady = problem.is_steady(self._batch)
+        return outcome(steady, finite, symmetry, difference, uncertainty, u.dtype)
 
     @property
     def _is_the_models(self) -> bool:
         return self._problem.copy.owned and not self._parameters.foreign
 
     def _multiply(self, v: Tensor) -> Tensor:
-        parts = self._term.multiply(self._without_padding(v), self._chosen)
+        parts = self._graph.multiply(self._without_padding(v), self._chosen)
         return self._parameters.join(self._without_padding(self._parameters.join(parts)))
 
     def _move(self, step: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from hessence.models.criterion import PairCriterion, Reduction, predict
 from hessence.models.model_copy import ModelCopy
 from hessence.models.model_operator import ModelOperator
 from hessence.models.problem import Problem
-from hessence.models.products import GgnTerm, HessianTerm, TermStore
+from hessence.models.products import GgnGraph, Graphs, HessianGraph
 from hessence.spectra.operators import Operator
 
 
@@ -41,7 +41,7 @@ class ModelHessian(ModelOperator):
     @cached_property
     def ggn(self) -> ModelGgn:
         """The Gauss–Newton part."""
-        return ModelGgn(self.problem, _ggn_terms(self.problem), self._chosen)
+        return ModelGgn(self.problem, _ggn_graphs(self.problem), self._chosen)
 
     def release(self) -> None:
         """Let go of all kept graphs, also those of the Gauss–Newton part."""
@@ -167,8 +167,8 @@ def hessian(
     problem = Problem(
         model, data, loss, params, reduction, eval_mode, memory, closure, compile, copy
     )
-    build = partial(HessianTerm, problem.copy, problem.criterion)
-    return ModelHessian(problem, problem.terms(build, functional=True))
+    build = partial(HessianGraph, problem.copy, problem.criterion)
+    return ModelHessian(problem, problem.graphs(build, functional=True))
 
 
 def ggn(
@@ -206,14 +206,14 @@ def ggn(
     problem = Problem(
         model, data, loss, params, reduction, eval_mode, memory, closure, compile, copy
     )
-    return ModelGgn(problem, _ggn_terms(problem))
+    return ModelGgn(problem, _ggn_graphs(problem))
 
 
-def _ggn_terms(problem: Problem) -> TermStore:
+def _ggn_graphs(problem: Problem) -> Graphs:
     criterion = problem.criterion
     if not isinstance(criterion, PairCriterion):
         raise ValueError(
             "loss must be a loss of (prediction, target) for the Gauss–Newton matrix; a closure "
             "does not tell where the model ends and the loss begins."
         )
-    return problem.terms(partial(GgnTerm, problem.copy, criterion), functional=False)
+    return problem.graphs(partial(GgnGraph, problem.copy, criterion), functional=False)

@@ -1,4 +1,4 @@
-"""A matrix over the parameters of a PyTorch model, as an operator: a sum of terms over batches."""
+"""A matrix over the parameters of a PyTorch model, as an operator: a sum over batches."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hessence._common.messages import warn
 from hessence.models.batch_parts import tensors_in
 from hessence.models.checks import Check, CheckWarning
 from hessence.models.data import gather, parallel, sum_number, sum_tensor
-from hessence.models.model_checks import BatchProbe, misfit
+from hessence.models.model_checks import BatchCheck, misfit
 from hessence.models.model_copy import ModelCopy
 from hessence.models.problem import Problem
-from hessence.models.products import TermStore
+from hessence.models.products import Graphs
 from hessence.spectra.operators import Operator
 
 WHERE = "it comes from the data or the parameters, or the model overflows"
@@ -43,7 +43,7 @@ def _recordable(method: Method) -> Method:
 
 
 class ModelOperator(Operator):
-    """A symmetric matrix over a model's parameters, made of one term for each batch.
+    """A symmetric matrix over a model's parameters, the sum of a matrix for each batch.
 
     ``H @ v`` takes a vector (p,) or columns (p, k). The flat order is that of
     ``model.parameters()``; ``split`` cuts a vector into tensors by name. The operator belongs to
@@ -51,10 +51,10 @@ class ModelOperator(Operator):
     """
 
     def __init__(
-        self, problem: Problem, terms: TermStore, chosen: Sequence[int] | None = None
+        self, problem: Problem, graphs: Graphs, chosen: Sequence[int] | None = None
     ) -> None:
         self.problem = problem
-        self._terms = terms
+        self._graphs = graphs
         everything = problem.copy.parameters
         self._chosen = tuple(range(len(everything.names)) if chosen is None else chosen)
         self.parameters = everything.restricted(self._chosen)
@@ -78,7 +78,7 @@ class ModelOperator(Operator):
     @property
     def kept_graphs(self) -> int:
         """How many batches have their graph in memory."""
-        return self._terms.kept
+        return self._graphs.kept
 
     def restrict(self, params: Any) -> Operator:
         """Return the restriction to some of the parameters: a diagonal block of the matrix.
@@ -94,7 +94,7 @@ class ModelOperator(Operator):
         ):
             return super().restrict(params)
         chosen = [self._chosen[i] for i in self.parameters.indices(params)]
-        return type(self)(self.problem, self._terms, chosen)
+        return type(self)(self.problem, self._graphs, chosen)
 
     def load(self, model: Any) -> None:
         """Take over the state that the user's model has now; data and loss stay what they are."""
@@ -153,7 +153,7 @@ class ModelOperator(Operator):
     def loss(self) -> float:
         """Return the loss on all data."""
         total, count = 0.0, 0.0
-        for chunk in self._terms.chunks():
+        for chunk in self._graphs.chunks():
             value, weight = self.problem.copy.run(self.problem.criterion.total, chunk)
             total, count = total + float(value.detach()), count + weight
         total = sum_number(total, self.device)
@@ -164,7 +164,7 @@ class ModelOperator(Operator):
         """Return the gradient of the loss on all data, (p,)."""
         result = torch.zeros(self.parameters.size, dtype=self.dtype, device=self.device)
         count = 0.0
-        for chunk in self._terms.chunks():
+        for chunk in self._graphs.chunks():
             gradients, weight = self.problem.gradients(chunk)
             result += self.parameters.join([gradients[i] for i in self._chosen])
             count += weight
@@ -180,8 +180,8 @@ class ModelOperator(Operator):
         or closure on several batches, the loss of two batches together is also compared with what
         was said about it (`reduction`).
         """
-        term, batch = self._terms.first()
-        checked = BatchProbe(self.problem, self._chosen, term, batch, self._moved).check(rng)
+        graph, batch = self._graphs.first()
+        checked = BatchCheck(self.problem, self._chosen, graph, batch, self._moved).check(rng)
         found = misfit(self.problem) if checked.passed else None
         return checked if found is None else replace(checked, passed=False, message=found)
 
@@ -212,7 +212,7 @@ class ModelOperator(Operator):
 
     def release(self) -> None:
         """Let go of all kept graphs; they are built again when needed."""
-        self._terms.release()
+        self._graphs.release()
 
     @staticmethod
     @abstractmethod
@@ -223,10 +223,10 @@ class ModelOperator(Operator):
     def _apply(self, columns: Tensor) -> Tensor:
         self.problem.require_steady()
         rows = columns.detach().mT.contiguous()
-        result = self._terms.multiply(rows, self.parameters, self._chosen)
+        result = self._graphs.multiply(rows, self.parameters, self._chosen)
         sum_tensor(result)
-        assert self._terms.count is not None
-        result /= self._divisor(self._terms.count)
+        assert self._graphs.count is not None
+        result /= self._divisor(self._graphs.count)
         require_finite(result, WHERE)
         self._products += len(rows)
         if self._watcher is not None:

@@ -25,10 +25,10 @@ from hessence.models.criterion import (
     predict,
 )
 from hessence.models.data import Batches, gather, is_sample_pair, merged, parallel
-from hessence.models.feed_forward import Chain, FeedForwardTerm
+from hessence.models.feed_forward import Chain, FeedForwardGraph
 from hessence.models.graph_memory import graph_bytes
 from hessence.models.model_copy import ModelCopy
-from hessence.models.products import Term, TermStore
+from hessence.models.products import Graph, Graphs
 
 TRIED = 64
 """How many samples it is tried on whether a loss is steady and samples do not depend on others."""
@@ -243,13 +243,13 @@ class Problem:
         tolerance = 1e3 * torch.finfo(whole.dtype).eps * whole.detach().abs().max()
         return bool((joined - whole).detach().abs().max() <= tolerance)
 
-    def terms(self, build: Callable[[Any], Term], *, functional: bool) -> TermStore:
-        """Return a store of terms for all batches.
+    def graphs(self, build: Callable[[Any], Graph], *, functional: bool) -> Graphs:
+        """Return the graphs of all batches.
 
         Parameters
         ----------
         build : callable
-            Makes the term of a batch by automatic differentiation.
+            Makes the graph of a batch by automatic differentiation.
         functional : bool
             Whether that is the whole Hessian, or its Gauss–Newton part.
         """
@@ -260,8 +260,8 @@ class Problem:
             build = compiled(build)
         elif isinstance(criterion, PairCriterion) and chain is not None and self._covered(chain):
             size = partial(chain.bytes, self.copy)
-            build = partial(FeedForwardTerm, chain, self.copy, criterion, functional=functional)
-        return TermStore(
+            build = partial(FeedForwardGraph, chain, self.copy, criterion, functional=functional)
+        return Graphs(
             build,
             self.batches,
             self.copy,

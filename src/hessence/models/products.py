@@ -31,8 +31,11 @@ from hessence.models.model_copy import ModelCopy
 from hessence.models.parameters import Parameters
 
 
-class Term(ABC):
-    """What a batch adds to an operator, before it is divided by the count of all batches."""
+class Graph(ABC):
+    """A batch's share of an operator, before it is divided by the count of all batches.
+
+    For automatic differentiation it is a graph that PyTorch has recorded.
+    """
 
     count: float
 
@@ -57,7 +60,7 @@ class Term(ABC):
         """
 
 
-class HessianTerm(Term):
+class HessianGraph(Graph):
     """The Hessian of the total over a batch."""
 
     def __init__(self, copy: ModelCopy, criterion: Criterion, batch: Any) -> None:
@@ -92,7 +95,7 @@ def _require_constant(copy: ModelCopy, criterion: Criterion, batch: Any, total: 
         )
 
 
-class GgnTerm(Term):
+class GgnGraph(Graph):
     r"""The Gauss–Newton matrix :math:`J^\top \nabla^2\ell(f) J` of the total over a batch.
 
     With a dummy u the backward pass :math:`J^\top u` is recorded; it is linear in u, and a backward
@@ -168,13 +171,13 @@ WIDEST = 16
 """How many vectors go through a graph at once at most."""
 
 
-class TermStore:
-    """The terms of all batches, in order.
+class Graphs:
+    """The graphs of all batches, in order.
 
     Parameters
     ----------
     build : callable
-        Makes the term of a batch.
+        Makes the graph of a batch.
     batches : Batches
         The data.
     copy : ModelCopy
@@ -184,12 +187,12 @@ class TermStore:
     memory : float
         How many bytes all kept graphs may hold together.
     size : callable
-        Tells how many bytes the term of a batch holds.
+        Tells how many bytes the graph of a batch holds.
     """
 
     def __init__(
         self,
-        build: Callable[[Any], Term],
+        build: Callable[[Any], Graph],
         batches: Batches,
         copy: ModelCopy,
         *,
@@ -200,28 +203,28 @@ class TermStore:
         self._build, self._batches, self._memory, self._size = build, batches, memory, size
         self._separable, self._copy, self._version = separable, copy, copy.version
         self._one_by_one = False
-        self._kept: dict[int, Term] = {}
+        self._kept: dict[int, Graph] = {}
         self._held = 0.0
         self._chunks: list[Any] | None = None
         self._largest: float | None = None
         self._measured: tuple[int, float] | None = None
         self.count: float | None = None
 
-    def __iter__(self) -> Iterator[Term]:
+    def __iter__(self) -> Iterator[Graph]:
         self._let_go_of_stale()
         count = 0.0
         for index, chunk in enumerate(self.chunks()):
-            term = self._kept.get(index)
-            if term is None:
-                term = self._build(chunk)
-                self._keep(index, term)
-            count += term.count
-            yield term
-            del term  # before the next one is built
+            graph = self._kept.get(index)
+            if graph is None:
+                graph = self._build(chunk)
+                self._keep(index, graph)
+            count += graph.count
+            yield graph
+            del graph  # before the next one is built
         self.count = count
 
     def multiply(self, rows: Tensor, parameters: Parameters, chosen: Sequence[int]) -> Tensor:
-        """Return the products of the sum of all terms with vectors, which are rows here.
+        """Return the products of the sum over all batches with vectors, which are rows here.
 
         Parameters
         ----------
@@ -230,25 +233,25 @@ class TermStore:
         parameters : Parameters
             The parameters that a row is cut into.
         chosen : sequence of int
-            Which parameters of the terms they are.
+            Which of the operator's parameters they are.
         """
         result: Tensor | None = None
-        for term in self:
-            width = self._width(term, rows)
+        for graph in self:
+            width = self._width(graph, rows)
             images = torch.empty_like(rows)
             for some, image in zip(rows.split(width), images.split(width), strict=True):
-                image.copy_(self._products(term, some, parameters, chosen))
-            del term  # before the next one is built
+                image.copy_(self._products(graph, some, parameters, chosen))
+            del graph  # before the next one is built
             result = images if result is None else result.add_(images)
         assert result is not None
         return result
 
-    def _width(self, term: Term, rows: Tensor) -> int:
-        """Return how many vectors go through the graph of a term at once.
+    def _width(self, graph: Graph, rows: Tensor) -> int:
+        """Return how many vectors go through a graph at once.
 
         Several do where a graph is so small that most of the time goes into starting operations.
         """
-        if len(rows) == 1 or self._one_by_one or not term.takes_columns:
+        if len(rows) == 1 or self._one_by_one or not graph.takes_columns:
             return 1
         limit = ACCELERATED_BYTES if rows.device.type != "cpu" else AT_ONCE_BYTES
         if self.chunk_bytes > limit:
@@ -256,29 +259,29 @@ class TermStore:
         return int(max(2, min(WIDEST, self._memory / 4 / max(self.chunk_bytes, 1.0))))
 
     def _products(
-        self, term: Term, rows: Tensor, parameters: Parameters, chosen: Sequence[int]
+        self, graph: Graph, rows: Tensor, parameters: Parameters, chosen: Sequence[int]
     ) -> Tensor:
         if len(rows) == 1:
-            parts = term.multiply(parameters.split(rows[0]), chosen)
+            parts = graph.multiply(parameters.split(rows[0]), chosen)
             return parameters.join(parts)[None]
         try:
             with warnings.catch_warnings():
                 # PyTorch says so where it loops over an operation that it cannot batch.
                 warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-                return parameters.join(term.multiply(parameters.split(rows), chosen, batched=True))
+                return parameters.join(graph.multiply(parameters.split(rows), chosen, batched=True))
         except RuntimeError:
             # Some operations cannot be batched. Any other error comes again.
             self._one_by_one = True
-            return torch.cat([self._products(term, r, parameters, chosen) for r in rows.split(1)])
+            return torch.cat([self._products(graph, r, parameters, chosen) for r in rows.split(1)])
 
-    def first(self) -> tuple[Term, Any]:
-        """Return the term of the first chunk, and its data."""
+    def first(self) -> tuple[Graph, Any]:
+        """Return the graph of the first chunk, and its data."""
         self._let_go_of_stale()
         chunk = next(iter(self.chunks()))
         return (self._kept[0] if 0 in self._kept else self._build(chunk)), chunk
 
     def chunks(self) -> Iterable[Any]:
-        """Go through the data of all terms."""
+        """Go through the data of all graphs."""
         if self._chunks is not None:
             return self._chunks
         samples, _ = self._measure()
@@ -327,13 +330,13 @@ class TermStore:
                 self._measured = 1, self._size(batch)
         return self._measured
 
-    def _keep(self, index: int, term: Term) -> None:
+    def _keep(self, index: int, graph: Graph) -> None:
         # Without the data there is no telling which chunk of the next pass this is.
         if self._chunks is None:
             return
         size = self._bytes(self._chunks[index])
         if self._held + size <= self._memory:
-            self._kept[index] = term
+            self._kept[index] = graph
             self._held += size
 
     def _bytes(self, chunk: Any) -> float:
