@@ -87,12 +87,18 @@ class Candidate:
         problem = H.problem
         criterion, model, batches = problem.criterion, problem.copy.model, problem.batches.kept
         if not isinstance(criterion, PairCriterion):
-            raise NotRecognised("the loss is a closure, which may do anything with the model")
+            raise NotRecognised(
+                "the loss is a closure, which may do anything with the model",
+                hint="give a loss of (prediction, target) if there is one",
+            )
         if not problem.copy.owned:
-            raise NotRecognised("the model was not copied, and only copies are looked into")
+            raise NotRecognised(
+                "the model was not copied, and only copies are looked into",
+                hint="leave out copy=False",
+            )
         _require_ordinary(model, H.shape[0])
         if batches is None:
-            _agree("the data do not fit into memory= at once")
+            _agree("the data do not fit into memory= at once", hint="raise memory=")
         elif not isinstance(batches[0][0], Tensor):
             _agree(f"the input is a {type(batches[0][0]).__name__}, not a single tensor")
         else:
@@ -253,7 +259,8 @@ def _require_ordinary(model: nn.Module, size: int) -> None:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if not parameter.requires_grad:
             raise NotRecognised(
-                f"only some of the parameters count: {name!r} is frozen or was not asked for"
+                f"only some of the parameters count: {name!r} is frozen or was not asked for",
+                hint="theorems are about all of them",
             )
         if id(parameter) in first_name:
             raise NotRecognised(
@@ -270,8 +277,9 @@ def _require_ordinary(model: nn.Module, size: int) -> None:
             raise NotRecognised(f"{of} is parametrised: its weights are not its parameters")
 
 
-def _agree(missing: str | None) -> None:
+def _agree(missing: str | None, hint: str = "") -> None:
     """Refuse on all ranks what one of them refuses, since all must do the same."""
-    for told in gather(missing) if parallel() else [missing]:
+    own = missing, hint
+    for told, remedy in gather(own) if parallel() else [own]:
         if told is not None:
-            raise NotRecognised(told)
+            raise NotRecognised(told, hint=remedy)
