@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hessence.krylov.basis import Basis
 from hessence.krylov.copies import hiding_places, search_for_copies
+from hessence.krylov.operand import Operand
 from hessence.krylov.request import preference
 from tests.krylov.market import KINDS, SPECTRA, matrix
 from tests.strategies import at_least
@@ -19,7 +20,7 @@ N = 24
 
 def basis_of(H, kind="numpy", seed=0):
     H = KINDS[kind](H)
-    return Basis(lambda v: H @ v, tuple(H.shape[:-2]), N, H, np.random.default_rng(seed))
+    return Basis(Operand(H, tuple(H.shape[:-2]), N, H), np.random.default_rng(seed))
 
 
 def require_relation(basis, H, tolerance=1e-13):

@@ -55,7 +55,7 @@ class Saved:
     """A result that goes into a file and comes back equal.
 
     A dataclass names its kind, ``class Trace(Saved, kind="trace")``, and the rest follows. Any
-    other class overrides ``to_dict`` and ``from_dict``.
+    other class overrides ``to_dict`` and ``_rebuilt``.
     """
 
     format: ClassVar[str]
@@ -74,12 +74,20 @@ class Saved:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Rebuild a result from ``to_dict``, with NumPy arrays."""
-        kind: Any = cls
-        require_format(data, cls)
+        kind = kind_of(cls.format)
+        if not isinstance(data, dict) or data.get("format") != cls.format:
+            raise ValueError(
+                f"data is not a saved {kind}: expected a dictionary of format {cls.format}."
+            )
         try:
-            return cls(**{f.name: decoded(data[f.name.lstrip("_")]) for f in fields(kind)})
+            return cls._rebuilt(data)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"data is not a complete {kind_of(cls.format)}: {error}.") from error
+            raise ValueError(f"data is not a complete {kind}: {error}.") from error
+
+    @classmethod
+    def _rebuilt(cls, data: dict[str, Any]) -> Self:
+        own: Any = cls
+        return cls(**{f.name: decoded(data[f.name.lstrip("_")]) for f in fields(own)})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a JSON file, whole or not at all; ``hs.load`` reads it."""
@@ -95,15 +103,6 @@ def kind_of(form: Any) -> str:
     """Return the kind that a format names, or nothing if it is none of ours."""
     head, _, version = str(form).partition("/")
     return head.removeprefix("hessence.") if head.startswith("hessence.") and version else ""
-
-
-def require_format(data: Any, wanted: type[Saved]) -> None:
-    """Refuse data of another format."""
-    if not isinstance(data, dict) or data.get("format") != wanted.format:
-        raise ValueError(
-            f"data is not a saved {kind_of(wanted.format)}: expected a dictionary of format "
-            f"{wanted.format}."
-        )
 
 
 def encoded(value: Any) -> Any:

@@ -6,12 +6,12 @@ import operator
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from hessence._common.arrays import Array, like, to_numpy
-from hessence._common.files import Saved, decoded, encoded, require_format
+from hessence._common.files import Saved, decoded, encoded
 from hessence.networks.descent import Descent
 from hessence.spectra.spectrum import Spectrum
 
@@ -129,9 +129,7 @@ class Trajectory(Saved, kind="trajectory"):
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Trajectory:
-        """Rebuild a trajectory from ``to_dict``, with NumPy arrays and without the networks."""
-        require_format(data, cls)
+    def _rebuilt(cls, data: dict[str, Any]) -> Self:
         self = cls.__new__(cls)
         self.lr, self.method, self.diverged = data["lr"], data["method"], data["diverged"]
         self._descent, self._names = None, tuple(data["numbers"])

@@ -20,14 +20,12 @@ part of the residual above.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
 from hessence.krylov.linear_algebra import eigensystem, lengths, orthogonalise
-from hessence.krylov.operand import unit
+from hessence.krylov.operand import Operand, unit
 
 NEGLIGIBLE = 8
 """A remainder below this many ε · ‖H‖ is rounding, and no direction to go on with."""
@@ -44,20 +42,13 @@ class Basis:
     Ritz value so far, and `lost` a bound of what restarts have left out of HQ = QT + FC.
     """
 
-    def __init__(
-        self,
-        product: Callable[[Array], Array],
-        batch: tuple[int, ...],
-        size: int,
-        reference: Array,
-        rng: np.random.Generator,
-    ) -> None:
-        self._product, self._batch, self._size = product, batch, size
-        self._reference, self._rng = reference, rng
+    def __init__(self, operand: Operand, rng: np.random.Generator) -> None:
+        batch, size, reference = operand.batch, operand.size, operand.reference
+        self._product, self._rng, self._reference = operand, rng, reference
+        self._batch, self._size = batch, size
         self._xp = xp = api.array_namespace(reference)
-        self._vectors = xp.zeros(
-            (*batch, 0, size), dtype=reference.dtype, device=api.device(reference)
-        )
+        place = api.device(reference)
+        self._vectors = xp.zeros((*batch, 0, size), dtype=reference.dtype, device=place)
         self._image = np.zeros((*batch, 0, 0))
         self.count = self.pending = self.products = self.restarts = 0
         self._complete = True
@@ -85,12 +76,9 @@ class Basis:
         missing = rows - int(self._vectors.shape[-2])
         if missing <= 0:
             return
-        larger = self._xp.empty(
-            (*self._batch, rows, self._size),
-            dtype=self._vectors.dtype,
-            device=api.device(self._vectors),
-        )
-        larger[..., : self.total, :] = self._vectors[..., : self.total, :]
+        shape, old = (*self._batch, rows, self._size), self._vectors
+        larger = self._xp.empty(shape, dtype=old.dtype, device=api.device(old))
+        larger[..., : self.total, :] = old[..., : self.total, :]
         self._vectors = larger
         self._image = np.pad(self._image, [(0, 0)] * len(self._batch) + [(0, missing)] * 2)
 

@@ -60,7 +60,7 @@ class Search:
         self._epsilon = epsilon(operand.reference)
         self._tol = request.tol
         self._ncv, self._limit = min(request.ncv, operand.size), min(request.limit, operand.size)
-        self._basis = basis = Basis(operand, operand.batch, operand.size, operand.reference, rng)
+        self._basis = basis = Basis(operand, rng)
         width = request.columns if start is None else int(start.shape[-1])
         search = SEARCH_ROOM if request.confidence and request.k > 1 else 0
         basis.reserve(min(self._ncv + search + 2 * width, operand.size))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from hessence._common.arguments import Seed, generator, require_int, require_tolerance
 from hessence._common.arrays import to_numpy
-from hessence._common.files import Saved, require_format
+from hessence._common.files import Saved
 from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.krylov.request import require_which
@@ -46,9 +46,7 @@ class LayerSpectra(dict[str, Eigenpairs], Saved, kind="layer-spectra"):
         return {"format": self.format, "groups": groups}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> LayerSpectra:
-        """Rebuild the result from ``to_dict``, with NumPy arrays."""
-        require_format(data, cls)
+    def _rebuilt(cls, data: dict[str, Any]) -> Self:
         return cls({name: Eigenpairs.from_dict(pairs) for name, pairs in data["groups"].items()})
 
     def plot(self, ax: Any = None) -> Any:

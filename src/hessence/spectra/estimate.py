@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from hessence._common.arrays import Array, dtype_name, integers, to_numpy
-from hessence._common.files import require_format
 from hessence._common.messages import value_table
 from hessence.krylov.density_result import Density
 from hessence.krylov.outcome import Outcome
@@ -199,22 +198,16 @@ class Estimate(SpectralResult, kind="estimate"):
         return data
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Estimate:
-        """Rebuild an estimate from ``to_dict``, as NumPy arrays and without eigenvectors."""
-        require_format(data, cls)
-        try:
-            dtype = data["dtype"]
-            known: dict[str, Any] = {name: np.asarray(data[name], dtype=dtype) for name in ARRAYS}
-            return cls(
-                **known,
-                **{name: data[name] for name in PLAIN},
-                eigenvectors=None,
-                outcome=Outcome[data["outcome"]],
-                norm=data.get("norm", math.nan),
-                _density=Density.from_dict(data["density"]) if "density" in data else None,
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"data is not a complete estimate: {error}.") from error
+    def _rebuilt(cls, data: dict[str, Any]) -> Self:
+        known: dict[str, Any] = {n: np.asarray(data[n], dtype=data["dtype"]) for n in ARRAYS}
+        return cls(
+            **known,
+            **{name: data[name] for name in PLAIN},
+            eigenvectors=None,
+            outcome=Outcome[data["outcome"]],
+            norm=data.get("norm", math.nan),
+            _density=Density.from_dict(data["density"]) if "density" in data else None,
+        )
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the density on a logarithmic scale with the eigenvalues marked; returns the axes.

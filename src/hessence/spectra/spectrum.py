@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, dtype_name, epsilon, integers, to_numpy
 from hessence._common.device import available
-from hessence._common.files import require_format
 from hessence._common.messages import SHOWN
 from hessence._common.summation import compensated_sum
 from hessence.krylov.density_result import Density, known_density
@@ -237,22 +236,16 @@ class Spectrum(SpectralResult, kind="spectrum"):
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Spectrum:
-        """Rebuild a spectrum from ``to_dict``, as NumPy arrays and without eigenvectors."""
-        require_format(data, cls)
-        try:
-            values = np.asarray(data["values"], dtype=data["dtype"])
-            counts = np.asarray(data["multiplicities"], dtype=np.int64)
-            labels = np.asarray(data["labels"], dtype=object)
-            method, exact = str(data["method"]), bool(data["exact"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"data is not a complete spectrum: {error}.") from error
+    def _rebuilt(cls, data: dict[str, Any]) -> Self:
+        values = np.asarray(data["values"], dtype=data["dtype"])
+        counts = np.asarray(data["multiplicities"], dtype=np.int64)
+        labels = np.asarray(data["labels"], dtype=object)
         if values.shape != counts.shape or values.shape[-1:] != labels.shape:
-            raise ValueError("data is not a complete spectrum: its lists differ in length.")
+            raise ValueError("its lists differ in length")
         if values.dtype.kind != "f" or not np.isfinite(values).all() or (counts < 0).any():
-            raise ValueError("data is not a spectrum: it needs finite values and multiplicities.")
+            raise ValueError("it needs finite values and multiplicities")
         self = cls.__new__(cls)
-        self.method, self.exact, self.families = method, exact, ()
+        self.method, self.exact, self.families = str(data["method"]), bool(data["exact"]), ()
         self.reason = str(data.get("reason", ""))
         self._xp = api.array_namespace(values)
         self._arrange(values, counts, labels)
