@@ -7,9 +7,7 @@ import pytest
 import torch
 
 import hessence as hs
-from tests.models.alive import bytes_alive
-from tests.models.market import numbers
-from tests.models.oracle import assert_same, dense_hessian
+from tests.models.oracle import assert_same
 
 
 class Refilled:
@@ -61,33 +59,6 @@ def test_inputs_that_require_gradients(case, memory):
                 yield part, y[start : start + 8]
 
     assert_same(hs.hessian(model, Sloped(), loss, memory=memory).dense(), expected)
-
-
-class Shared:
-    """Has one large tensor in all of its batches."""
-
-    def __init__(self, x, y):
-        self.x, self.y, self.large = x, y, torch.ones(1_000_000)
-
-    def __iter__(self):
-        for start in range(0, len(self.x), 4):
-            part = slice(start, start + 4)
-            yield {"x": self.x[part], "y": self.y[part], "large": self.large}
-
-
-def test_what_all_batches_have_is_copied_once(case):
-    model, x, _, _, _, _ = case
-    y = numbers(len(x), 3)
-
-    def loss(model, batch):
-        away = (model(batch["x"]) - batch["y"]).square().mean()
-        return away * batch["large"][0], len(batch["x"])
-
-    before = bytes_alive()
-    H = hs.hessian(model, Shared(x, y), loss)
-    assert bytes_alive() - before < 3 * 4_000_000
-    expected = dense_hessian(lambda: (model(x) - y).square().mean(), model.parameters())
-    assert_same(H.dense(), expected)
 
 
 @dataclass

@@ -153,7 +153,11 @@ LOSSES = {
     "integers": (lambda f, y: (f > y).sum(), TypeError, "loss must return a tensor of real"),
     "closure without tensor": (lambda model, b: 3.0, TypeError, "loss must return .*got float"),
     "none": (lambda f, y: None, TypeError, "loss must return"),
-    "three arguments": (nn.GaussianNLLLoss(), TypeError, "loss must take two arg.*target.*var"),
+    "three arguments": (
+        nn.GaussianNLLLoss(),
+        TypeError,
+        "missing .* argument: 'var'",
+    ),
     "detached": (
         lambda f, y: (f - y).square().mean().detach(),
         ValueError,
@@ -322,8 +326,9 @@ def test_targets_and_weights_that_do_not_go_with_the_loss(loss, target, message)
 
 
 def test_losses_of_one_argument():
-    with pytest.raises(TypeError, match=r"loss must take two arguments, .*got a function of \(m\)"):
+    with pytest.raises(TypeError, match="takes 1 positional argument but 2 were given") as caught:
         hs.hessian(nn.Linear(2, 3), (torch.randn(4, 2), torch.randn(4, 3)), lambda m: m)
+    assert "called as loss(prediction, target)" in caught.value.__notes__[0]
 
 
 def test_names_that_match_nothing_are_answered_by_those_there_are():

@@ -202,7 +202,6 @@ def as_criterion(
             'loss must be a torch.nn loss, a function of (prediction, target), "mse", or a closure '
             f"loss(model, batch), got {type(loss).__name__}."
         )
-    _require_two_arguments(loss)
     if closure is False and not is_pair(batch):
         raise ValueError("data must have batches that are pairs (input, target) if closure=False.")
     function = is_pair(batch) if closure is None else not closure
@@ -232,22 +231,6 @@ def _known(loss: Any, batch: Any) -> PairCriterion | None:
     if TorchCriterion.knows(loss):
         return TorchCriterion(loss, batch[1] if is_pair(batch) else None)
     return PointwiseCriterion(loss) if isinstance(loss, PointwiseLoss) else None
-
-
-def _require_two_arguments(function: Callable[..., Any]) -> None:
-    called = function.forward if isinstance(function, nn.Module) else function
-    try:
-        signature = inspect.signature(called)
-    except (TypeError, ValueError):
-        # A function that is not written in Python may have no signature.
-        return
-    try:
-        signature.bind(None, None)
-    except TypeError as error:
-        raise TypeError(
-            "loss must take two arguments, (prediction, target) or (model, batch), got a function "
-            f"of {signature}."
-        ) from error
 
 
 def _class_weights(

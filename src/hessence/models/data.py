@@ -120,14 +120,14 @@ class Batches:
         states = self._draws.start()
         with self._draws.go_on(states):
             source = iter(self._source)
-        copier = Copier(self._device, copies=self._copies, parameters=self._parameters)
+        device, copies, parameters = self._device, self._copies, self._parameters
         while True:
             with self._draws.go_on(states):
                 batch = next(source, _END)
             if batch is _END:
                 return
             if not _has_no_samples(batch):
-                yield copier(batch)
+                yield rebuilt(lambda part: _own(part, device, copies, parameters), batch)
 
     @staticmethod
     def _require_filled(batch: Any) -> None:
@@ -187,66 +187,23 @@ class _Draws:
             generator.set_state(state)
 
 
-class Copier:
-    """Puts batches on a device, and copies what is there already.
+def _own(part: Any, device: torch.device, copies: bool, parameters: Mapping[int, Tensor]) -> Any:
+    """Put a part of a batch on a device, and copy what is there already, if asked for.
 
-    Whoever gives batches may write to them later, or put the next one into the same memory. What
-    is the same as in the batch before is not copied again.
-
-    Parameters
-    ----------
-    device : torch.device
-        The device.
-    copies : bool
-        Whether to copy.
-    parameters : mapping of int to Tensor
-        The tensors, by identity, that are differentiated by.
+    Whoever gives batches may write to them later, or put the next one into the same memory. What is
+    differentiated by, given by identity, or depends on it, would be another tensor as a copy.
     """
-
-    def __init__(
-        self, device: torch.device, *, copies: bool, parameters: Mapping[int, Tensor]
-    ) -> None:
-        self._device, self._copies, self._parameters = device, copies, parameters
-        self._before: dict[int, Tensor] = {}
-        self._now: dict[int, Tensor] = {}
-
-    def __call__(self, batch: Any) -> Any:
-        """Return a batch to keep."""
-        self._before, self._now = self._now, {}
-        return rebuilt(self._moved, batch)
-
-    def _moved(self, part: Any) -> Any:
-        if not isinstance(part, Tensor):
-            return _kept(part, self._parameters) if self._copies else part
+    if isinstance(part, Tensor):
         if part.is_meta:
             raise ValueError("data is on the meta device: it has no values.")
-        moved = part.to(self._device)
-        return self._copied(part) if moved is part else moved
-
-    def _copied(self, tensor: Tensor) -> Tensor:
-        if tensor.is_inference():  # what was made in inference mode cannot be part of a graph
-            return tensor.clone()
-        # What depends on a parameter, or is one, would be another tensor as a copy.
-        if not self._copies or not tensor.is_leaf or id(tensor) in self._parameters:
-            return tensor
-        if tensor.requires_grad or tensor.layout != torch.strided:
-            return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-        place = tensor.data_ptr()
-        for known in (self._now, self._before):
-            other = known.get(place)
-            if other is not None and other.dtype == tensor.dtype and torch.equal(other, tensor):
-                self._now[place] = other
-                return other
-        self._now[place] = tensor.clone()
-        return self._now[place]
-
-
-def _kept(part: Any, parameters: Mapping[int, Tensor]) -> Any:
-    """Return a copy of a part that is not a tensor; functions and numbers need none."""
-    if part is None or callable(part) or isinstance(part, (bool, int, float, complex, str, bytes)):
+        moved = part.to(device)
+        if part.is_inference():  # what was made in inference mode cannot be part of a graph
+            return moved.clone()
+        if moved is not part or not copies or not part.is_leaf or id(part) in parameters:
+            return moved
+        return part.detach().clone().requires_grad_(part.requires_grad)
+    if not copies or callable(part):
         return part
-    if isinstance(part, (list, tuple)):
-        return part[:]
     try:
         return copy.deepcopy(part, dict(parameters))
     except Exception:

@@ -136,17 +136,9 @@ class ModelOperator(Operator):
         tensors, wanted_shapes = list(parts), self.parameters.shapes
         several = bool(tensors) and getattr(tensors[0], "ndim", 0) == len(wanted_shapes[0]) + 1
         lead = tensors[0].shape[:1] if several else torch.Size()
-        if len(tensors) != len(wanted_shapes):
-            raise ValueError(f"parts must be {len(wanted_shapes)} tensors, got {len(tensors)}.")
-        for name, part, shape in zip(self.parameters.names, tensors, wanted_shapes, strict=True):
-            if not isinstance(part, Tensor):
-                kind = type(part).__name__
-                raise TypeError(f"parts must be tensors, got {kind} for {name!r}.")
-            if part.shape != lead + shape:
-                raise ValueError(
-                    f"parts must have the parameters' shapes, {tuple(shape)} for {name!r}, got "
-                    f"{tuple(part.shape)}."
-                )
+        shapes = [getattr(part, "shape", type(part).__name__) for part in tensors]
+        if shapes != [lead + shape for shape in wanted_shapes]:
+            raise ValueError(f"parts must be tensors of the parameters' shapes, got {shapes}.")
         return self.parameters.join(tensors).mT if several else self.parameters.join(tensors)
 
     @_recordable

@@ -9,7 +9,7 @@ from hessence._common.arguments import Seed
 from hessence._common.device import full_precision
 from hessence._common.messages import warn
 from hessence.models.checks import CheckWarning
-from hessence.models.criterion import FunctionCriterion, Reduction
+from hessence.models.criterion import Reduction
 from hessence.models.model_checks import misfit
 from hessence.models.model_matrices import ModelHessian, hessian
 from hessence.models.recognition.recognise import NotRecognised, exact_spectrum
@@ -119,14 +119,10 @@ def spectrum(
     H = hessian(model, data, loss, params, reduction, eval_mode, memory, closure=closure, copy=copy)
     if watch is not None:
         H.watch(watch)
-    options: dict[str, Any] = {
-        "tol": tol,
-        "rng": rng,
-        "probes": probes,
-        "steps": steps,
-        "memory": memory,
-    }
-    return _solve(H, k, method=method, which=which, **options)
+    return _solve(
+        H, k, method=method, which=which, tol=tol, rng=rng, probes=probes, steps=steps,
+        memory=memory,
+    )  # fmt: skip
 
 
 def _solve(
@@ -151,9 +147,7 @@ def _solve(
         try:
             with full_precision():
                 found = exact_spectrum(H)
-                # PyTorch's losses combine as they should; of others, the user has said how.
-                own = isinstance(H.problem.criterion, FunctionCriterion)
-                told = misfit(H.problem) if own else None
+                told = misfit(H.problem)
             if told is not None:
                 warn(told, CheckWarning)
             return found

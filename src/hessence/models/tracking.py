@@ -133,17 +133,10 @@ class Tracker:
         return dict(zip(STATE, arrays, strict=True))
 
     def restore(self, state: Mapping[str, Numbers], reference: Tensor, size: int) -> None:
-        """Continue from a state. One that does not fit the operator is ignored."""
-        if not state.keys() >= set(STATE):
+        """Continue from a state. One of another size, or that is not complete, is ignored."""
+        if not state.keys() >= set(STATE) or state["vectors"].shape != (self._k, size):
             return
-        arrays = [np.asarray(state[name]) for name in STATE]
-        vectors, moves, pace, rows, inside, largest = arrays
-        m, shape = len(np.atleast_1d(inside)), (self._k, size)
-        shapes = [shape, shape, (self._k,), (m, size), (m, m), (1,)]
-        if [a.shape for a in arrays] != shapes or not all(np.isfinite(a).all() for a in arrays):
-            return
-        if not np.allclose(np.linalg.norm(vectors.astype(float), axis=1), 1, atol=1e-3):
-            return
+        vectors, moves, pace, rows, inside, largest = (state[name] for name in STATE)
         self._vectors, self._moves, known = (
             torch.as_tensor(a, dtype=reference.dtype, device=reference.device)
             for a in (vectors, moves, rows)
