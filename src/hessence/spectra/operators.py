@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import wraps
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -309,17 +311,13 @@ class Hessian(Operator):
     a dataclass with a field ``part``, which tells which of the three it is.
     """
 
-    def spectrum(self, *arguments: Any, **options: Any) -> Spectrum:
-        """Return all eigenvalues and eigenvectors, exactly, so that there is nothing to choose."""
-        if arguments or options:
-            raise ValueError(
-                "this spectrum is exact and whole, and takes no k or other arguments: ask for "
-                "H.spectrum(), or for H.top(k) if a few eigenvalues will do."
-            )
-        return self._spectrum()
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "spectrum" in vars(cls):
+            cls.spectrum = _without_arguments(cls.spectrum)  # type: ignore[method-assign]
 
     @abstractmethod
-    def _spectrum(self) -> Spectrum:
+    def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
 
     @abstractmethod
@@ -356,6 +354,21 @@ class Hessian(Operator):
         gap = xp.abs(mine - theirs)
         missing = xp.where(gap == 0, 0 * gap, float("nan") + 0 * gap)
         return xp.where(mine == 0, missing, gap / xp.abs(nonzero(mine)))[()]
+
+
+def _without_arguments(spectrum: Callable[[Any], Spectrum]) -> Callable[..., Spectrum]:
+    """Return the method with a sentence for those who ask it for k eigenvalues."""
+
+    @wraps(spectrum)
+    def whole(self: Any, *arguments: Any, **options: Any) -> Spectrum:
+        if arguments or options:
+            raise ValueError(
+                "this spectrum is exact and whole, and takes no k or other arguments: ask for "
+                "H.spectrum(), or for H.top(k) if a few eigenvalues will do."
+            )
+        return spectrum(self)
+
+    return whole
 
 
 def _terms(operator: Operator) -> tuple[tuple[float, Operator], ...]:

@@ -166,7 +166,7 @@ class AttentionHessian(Hessian):
             xp.where(no_bulk, missing, ratio)[()],
         )
 
-    def _spectrum(self) -> Spectrum:
+    def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
         families = self._ggn_families() if self.part == "ggn" else self._families()
         return Spectrum(families, "closed form", operator=self)

@@ -191,7 +191,7 @@ class MatrixAttentionHessian(Hessian):
         twin = self._twin.twin
         return replace(self, W_q=twin.W2, W_k=transpose(twin.W1))
 
-    def _spectrum(self) -> Spectrum:
+    def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
         twin, narrow, values = self._twin, self._narrow, math.prod(self.W_v.shape)
         size = values + twin.size

@@ -35,7 +35,7 @@ class LinearHessian(LinearProducts):
         """
         return top_of_twin(self, k, which, options) or top_of_batch(self, k, which, options)
 
-    def _spectrum(self) -> Spectrum:
+    def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors, by the cheapest exact route that applies.
 
         The Gauss–Newton part, which is all there is at a solution, needs the d_0 d_L matrix at

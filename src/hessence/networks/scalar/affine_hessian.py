@@ -73,7 +73,7 @@ class AffineHessian(Hessian):
         swap = 2 * m * self.gradient + 4 * xp.matmul(self.loss_hessian, beta[..., None])[..., 0]
         return xp.vecdot(swap, self.gradient) + xp.sum(both * transpose(both), axis=(-2, -1))
 
-    def _spectrum(self) -> Spectrum:
+    def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
         closed = AffineClosedForm(self.w, self.v, self.b, self.gradient, self.loss_hessian)
         method = "closed form"

@@ -95,7 +95,7 @@ class Products(Hessian):
         outer = self.loss_hessian**2 * g.norm[..., :, None] * g.norm[..., None, :]
         return xp.sum(swap, axis=-1) + xp.sum(outer, axis=(-2, -1))
 
-    def _spectrum(self) -> Spectrum:
+    def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
         method = "coupled block" if self.coupled and self.part != "functional" else "closed form"
         return Spectrum(self._families(), method, operator=self)
