@@ -15,8 +15,7 @@ import array_api_compat as api
 
 from hessence._common.arrays import Array, constant, epsilon, largest
 from hessence.data.losses import PointwiseLoss, Squared, as_loss
-from hessence.data.moments import Moments
-from hessence.data.objectives import samples_of
+from hessence.data.moments import Moments, samples_of
 
 ROUNDING = 32
 """How many ε of its terms a difference of moments may be off by."""
@@ -129,19 +128,13 @@ class MatrixLoss:
         """Return E[∇²φ ⊗ x xᵀ]."""
         xp = api.array_namespace(self.x)
         second = self.loss.second(self._predict(M), self.y)
-        outputs, inputs = int(M.shape[-2]), int(M.shape[-1])
-        pairs = xp.reshape(self.x[:, :, None] * self.x[:, None, :], (self._n, inputs * inputs))
         coupled = bool(getattr(self.loss, "coupled", False))
-        flat = xp.reshape(second, (*second.shape[:-2], -1)) if coupled else second
-        sums = xp.matmul(xp.matrix_transpose(flat), pairs) / self._n
-        lead = tuple(sums.shape[:-2])
+        weights = xp.moveaxis(second, -3, -1) if coupled else xp.matrix_transpose(second)
+        each = xp.matmul(xp.matrix_transpose(weights[..., None] * self.x), self.x) / self._n
         if coupled:
-            blocks = xp.reshape(sums, (*lead, outputs, outputs, inputs, inputs))
-            order = (*range(len(lead)), *(len(lead) + i for i in (0, 2, 1, 3)))
-            return Dense(xp.permute_dims(blocks, order))
-        blocks = xp.reshape(sums, (*lead, outputs, inputs, 1, inputs))
-        eye = xp.eye(outputs, dtype=sums.dtype, device=api.device(sums))
-        return Dense(blocks * eye[:, None, :, None])
+            return Dense(xp.moveaxis(each, -2, -3))
+        eye = xp.eye(int(M.shape[-2]), dtype=each.dtype, device=api.device(each))
+        return Dense(each[..., :, :, None, :] * eye[:, None, :, None])
 
     @property
     def _n(self) -> int:

@@ -21,6 +21,10 @@ class Cells(NamedTuple):
     minus: Moments
 
 
+def _average(name: str, doc: str) -> Any:
+    return property(lambda self: getattr(self, name) / self.n, doc=doc)
+
+
 class Moments:
     r"""First and second moments of samples :math:`x_i \in \mathbb{R}^D, y_i \in \mathbb{R}^K`.
 
@@ -148,30 +152,11 @@ class Moments:
         _, y = self._held()
         return _products(y, y)
 
-    @property
-    def x_mean(self) -> Array:
-        """The average of x."""
-        return self.sum_x / self.n
-
-    @property
-    def y_mean(self) -> Array:
-        """The average of y."""
-        return self.sum_y / self.n
-
-    @property
-    def xx(self) -> Array:
-        """The average of x xᵀ."""
-        return self.sum_xx / self.n
-
-    @property
-    def yx(self) -> Array:
-        """The average of y xᵀ."""
-        return self.sum_yx / self.n
-
-    @property
-    def yy(self) -> Array:
-        """The average of y yᵀ."""
-        return self.sum_yy / self.n
+    x_mean = _average("sum_x", "The average of x.")
+    y_mean = _average("sum_y", "The average of y.")
+    xx = _average("sum_xx", "The average of x xᵀ.")
+    yx = _average("sum_yx", "The average of y xᵀ.")
+    yy = _average("sum_yy", "The average of y yᵀ.")
 
     @cached_property
     def cells(self) -> Cells:
@@ -258,6 +243,13 @@ def as_moments(x: Any, y: Any, like: tuple[str, Array]) -> Moments:
     if y is None:
         raise ValueError("y is missing: give the targets, or a Moments in place of x.")
     return Moments(x, y, like=like)
+
+
+def samples_of(moments: Moments) -> tuple[Array, Array]:
+    """Return the samples behind moments; every loss but the squared one needs them."""
+    if moments.samples is None:
+        raise ValueError("loss must be 'mse' when x is a Moments; other losses need the samples.")
+    return moments.samples
 
 
 def _from_sums(n: int, sums: dict[str, Array]) -> Moments:

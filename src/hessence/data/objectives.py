@@ -18,7 +18,13 @@ import array_api_compat as api
 from hessence._common.arrays import Array, nonzero
 from hessence._common.summation import exact_product, exact_sum
 from hessence.data.losses import PointwiseLoss, Squared, as_loss
-from hessence.data.moments import Moments
+from hessence.data.matrix_objectives import (
+    MatrixLoss,
+    MatrixQuadratic,
+    Separable,
+    matrix_objective,
+)
+from hessence.data.moments import Moments, samples_of
 
 
 @dataclass(frozen=True)
@@ -93,64 +99,24 @@ class Pointwise:
 
 
 @dataclass(frozen=True)
-class VectorQuadratic:
-    """Mean-squared error of f = ⟨β, x⟩: gradient Σβ − c, Hessian Σ, with c = E[y x].
+class VectorObjective:
+    """A loss of f = ⟨β, x⟩, as that of the matrix βᵀ."""
 
-    `square` returns E[y²], which the Hessian does not need.
-    """
-
-    variance: Array
-    covariance: Array
-    square: Callable[[], Array]
+    whole: MatrixQuadratic | MatrixLoss
 
     def value(self, coefficients: Array) -> Array:
-        """Return ½ (βᵀΣβ − 2βᵀc + E[y²])."""
-        xp = api.array_namespace(self.variance)
-        return (
-            xp.vecdot(self.gradient(coefficients) - self.covariance, coefficients) + self.square()
-        ) / 2
+        """Return the loss."""
+        return self.whole.value(coefficients[..., None, :])
 
     def gradient(self, coefficients: Array) -> Array:
-        """Return Σβ − c."""
-        xp = api.array_namespace(self.variance)
-        return xp.matmul(coefficients[..., None, :], self.variance)[..., 0, :] - self.covariance
+        """Return the gradient in β, Σβ − c for the mean-squared error."""
+        return self.whole.gradient(coefficients[..., None, :])[..., 0, :]
 
     def hessian(self, coefficients: Array) -> Array:
-        """Return Σ."""
-        return self.variance + 0 * coefficients[..., None]
-
-
-@dataclass(frozen=True)
-class VectorPointwise:
-    """Any pointwise loss of f = ⟨β, x⟩ with samples x (n, D), y (n,)."""
-
-    x: Array
-    y: Array
-    loss: PointwiseLoss
-
-    def value(self, coefficients: Array) -> Array:
-        """Return the mean loss."""
-        xp = api.array_namespace(self.x)
-        return xp.mean(self.loss.value(self._predict(coefficients), self.y), axis=-1)
-
-    def gradient(self, coefficients: Array) -> Array:
-        """Return E[φ′ x]."""
-        xp = api.array_namespace(self.x)
-        f = self._predict(coefficients)
-        first = self.loss.first(f, self.y) + 0 * f
-        return xp.matmul(first[..., None, :], self.x)[..., 0, :] / self.x.shape[0]
-
-    def hessian(self, coefficients: Array) -> Array:
-        """Return E[φ″ x xᵀ]."""
-        xp = api.array_namespace(self.x)
-        f = self._predict(coefficients)
-        second = self.loss.second(f, self.y) + 0 * f
-        weighted = xp.matrix_transpose(second[..., None] * self.x)
-        return xp.matmul(weighted, self.x) / self.x.shape[0]
-
-    def _predict(self, coefficients: Array) -> Array:
-        xp = api.array_namespace(self.x)
-        return xp.matmul(coefficients[..., None, :], xp.matrix_transpose(self.x))[..., 0, :]
+        """Return the Hessian in β, Σ for the mean-squared error."""
+        found = self.whole.hessian(coefficients[..., None, :])
+        matrix = found.variance if isinstance(found, Separable) else found.entries[..., 0, :, 0, :]
+        return matrix + 0 * coefficients[..., None]
 
 
 def scalar_objective(
@@ -182,15 +148,9 @@ def scalar_objective(
     return Pointwise(x[:, 0], targets, n, pointwise)
 
 
-def vector_objective(
-    moments: Moments, loss: str | PointwiseLoss
-) -> VectorQuadratic | VectorPointwise:
+def vector_objective(moments: Moments, loss: str | PointwiseLoss) -> VectorObjective:
     """Return the loss as a function of β, for one output."""
-    pointwise = as_loss(loss)
-    if type(pointwise) is Squared:
-        return VectorQuadratic(moments.xx, moments.yx[0, :], lambda: moments.yy[0, 0])
-    x, y = samples_of(moments)
-    return VectorPointwise(x, y[:, 0], pointwise)
+    return VectorObjective(matrix_objective(moments, as_loss(loss)))
 
 
 def _least_loss(moments: Moments) -> Array:
@@ -204,10 +164,3 @@ def _least_loss(moments: Moments) -> Array:
     x, y = moments.samples
     residual = best * x - y
     return xp.sum(residual * residual, axis=0) / 2
-
-
-def samples_of(moments: Moments) -> tuple[Array, Array]:
-    """Return the samples behind moments; every loss but the squared one needs them."""
-    if moments.samples is None:
-        raise ValueError("loss must be 'mse' when x is a Moments; other losses need the samples.")
-    return moments.samples

@@ -105,12 +105,9 @@ class SelfAttention(AttentionNetwork):
             )
         self.w_v = xp.broadcast_to(self.w_v, batch)
         self.score_bias = checked.get("score_bias")
-        if self.score_bias is not None:
-            require_shape("score_bias", self.score_bias, ("n", "n"), batch=False)
-            if self.score_bias.shape[0] != self.score_bias.shape[1]:
-                raise ValueError(
-                    f"score_bias must be square, got shape {tuple(self.score_bias.shape)}."
-                )
+        shape = () if self.score_bias is None else tuple(self.score_bias.shape)
+        if shape != shape[-1:] * 2:
+            raise ValueError(f"score_bias must be square, (n, n), got shape {shape}.")
         self.sink = checked.get("sink")
         if self.sink is not None and tuple(self.sink.shape) not in (batch, ()):
             raise ValueError(

@@ -65,9 +65,8 @@ class Modes:
     @cached_property
     def above(self) -> Numbers:
         """Π_{m>ℓ} s_m for ℓ = 1 … L, (L, N)."""
-        return np.cumprod(np.concatenate([np.ones((1, self.count)), self.singular[:0:-1]]), axis=0)[
-            ::-1
-        ]
+        flipped = np.concatenate([np.ones((1, self.count)), self.singular[:0:-1]])
+        return np.cumprod(flipped, axis=0)[::-1]
 
 
 def find_modes(H: LinearProducts) -> Modes:

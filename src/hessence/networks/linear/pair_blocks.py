@@ -27,10 +27,6 @@ class PairBlocks:
 
     modes: Modes
 
-    def _middle(self, k: int, l: int) -> Numbers:  # noqa: E741 - the papers' letter
-        """Π_{l<m<k} s_m, (N,)."""
-        return np.asarray(np.prod(self.modes.singular[l : k - 1], axis=0))
-
     def matrices(
         self, i: Numbers, j: Numbers, forward: tuple[int, ...], backward: tuple[int, ...]
     ) -> Numbers:
@@ -71,14 +67,9 @@ class PairBlocks:
         weight = np.where(seen, self.modes.variance[j], 0.0)
         if not weight.any():
             return
-        g = [self.modes.above[ell - 1, i] * self.modes.below[ell - 1, j] for ell in layers]
-        for a in range(len(layers)):
-            scaled = weight * g[a]
-            for b in range(a + 1):
-                value = scaled * g[b]
-                matrix[at + a, at + b] += value
-                if a != b:
-                    matrix[at + b, at + a] += value
+        rows, own = np.asarray(layers)[:, None] - 1, slice(at, at + len(layers))
+        g = self.modes.above[rows, i] * self.modes.below[rows, j]
+        matrix[own, own] += weight * (g[:, None] * g)
 
     def _couple(
         self,
@@ -99,7 +90,7 @@ class PairBlocks:
                 if k <= l:
                     continue
                 outer = self.modes.above[k - 1, t] * self.modes.below[l - 1, t]
-                value = gradient * outer * self._middle(k, l)[j]
+                value = gradient * outer * np.prod(self.modes.singular[l : k - 1, j], axis=0)
                 matrix[row + a, column + b] += value
                 matrix[column + b, row + a] += value
 

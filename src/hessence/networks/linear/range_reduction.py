@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import array_api_compat as api
 import numpy as np
@@ -19,29 +19,19 @@ from hessence.spectra.frames import span
 from hessence.spectra.subspaces import Columns, Subspaces
 
 
-class Layers(Protocol):
-    """Tells the layers' matrices in a parameter vector apart, as a chain does."""
-
-    def split(self, columns: Array) -> list[Array]:
-        """Cut parameter vectors (p, n) into matrices (n, d_ℓ, d_{ℓ−1})."""
-
-    def join(self, pieces: list[Array]) -> Array:
-        """Join matrices (n, d_ℓ, d_{ℓ−1}) to parameter vectors (p, n)."""
-
-
 class RangeReduction:
     """The range of the Hessian of one network, and what is flat.
 
     Parameters
     ----------
-    layers : Layers
+    layers : Chain, or another object with its ``split`` and ``join``
         The order of the parameters.
     before, after : sequence of array
         For each layer the product P of those before it and S of those after it: the Hessian sees a
         change dW only in dW P and in S dW.
     """
 
-    def __init__(self, layers: Layers, before: Sequence[Array], after: Sequence[Array]) -> None:
+    def __init__(self, layers: Any, before: Sequence[Array], after: Sequence[Array]) -> None:
         self._xp = api.array_namespace(*before)
         self._layers = layers
         # The bases are constants: eigenvalues do not depend on them, and so gradients are right.

@@ -10,13 +10,9 @@ import array_api_compat as api
 
 from hessence._common.arrays import Array, epsilon, floating, require_shape
 from hessence.data.losses import PointwiseLoss
+from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.data.moments import Moments
-from hessence.data.objectives import (
-    Quadratic,
-    VectorQuadratic,
-    scalar_objective,
-    vector_objective,
-)
+from hessence.data.objectives import Quadratic, scalar_objective, vector_objective
 from hessence.networks.scalar.gram import Gram, gram
 from hessence.networks.scalar.network import UniformNetwork
 from hessence.networks.scalar.products import Products
@@ -89,10 +85,11 @@ class DecoupledInputs(_Decoupled):
         if _is_diagonal(hessian):
             hessian = diagonal(hessian)
         names = [f"/x{d}" for d in range(int(self.W.shape[-2]))]
-        if isinstance(objective, VectorQuadratic) and _is_diagonal(objective.variance, 0):
+        squared = objective.whole if isinstance(objective.whole, MatrixQuadratic) else None
+        if squared and _is_diagonal(squared.moments.xx, 0):
             # Each input is a scalar network of its own, and as accurate as one.
-            variance = diagonal(objective.variance)
-            single = Quadratic(variance, objective.covariance, objective.square)
+            variance, covariance = diagonal(squared.moments.xx), squared.moments.yx[0, :]
+            single = Quadratic(variance, covariance, floor=lambda: squared.solution[1])
             gradient, far = single.gradient(g), single.far_gradient(g)
         return Products(self.W, self.V, gradient, hessian, self._gram, names, far_gradient=far)
 
