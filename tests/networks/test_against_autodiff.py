@@ -167,3 +167,8 @@ def test_own_loss_may_inherit_from_a_named_one():
         case = typical(kind)
         doubled = case.net.hessian(case.x, case.y, Doubled())
         np.testing.assert_allclose(doubled.dense(), 2 * case.hessian, rtol=1e-12, atol=1e-13)
+    rng = np.random.default_rng(0)
+    net = hs.TwoLayerLinear(rng.normal(size=(4, 3)), rng.normal(size=(2, 4)))
+    x, y = rng.normal(size=(5, 3)), rng.normal(size=(5, 2))
+    found, once = net.hessian(x, y, Doubled()).dense(), net.hessian(x, y).dense()
+    np.testing.assert_allclose(found, 2 * once, rtol=1e-12, atol=1e-12)

@@ -21,7 +21,6 @@ def linear_objective(
     x: Any,
     y: Any,
     loss: AnyLoss,
-    *,
     shape: tuple[int, int],
     reference: tuple[str, Array],
     scale: float = 1.0,

@@ -148,7 +148,7 @@ class MatrixLoss:
 def matrix_objective(moments: Moments, loss: str | PointwiseLoss) -> MatrixQuadratic | MatrixLoss:
     """Return the loss as a function of M."""
     known = as_loss(loss, coupled=True)
-    if isinstance(known, Squared):
+    if type(known) is Squared:
         return MatrixQuadratic(moments)
     return MatrixLoss(*samples_of(moments), known)
 

@@ -18,12 +18,7 @@ import array_api_compat as api
 from hessence._common.arrays import Array, nonzero
 from hessence._common.summation import exact_product, exact_sum
 from hessence.data.losses import PointwiseLoss, Squared, as_loss
-from hessence.data.matrix_objectives import (
-    MatrixLoss,
-    MatrixQuadratic,
-    Separable,
-    matrix_objective,
-)
+from hessence.data.matrix_objectives import MatrixLoss, MatrixQuadratic, Separable, matrix_objective
 from hessence.data.moments import Moments, samples_of
 
 

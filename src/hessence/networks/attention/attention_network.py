@@ -162,11 +162,8 @@ class AttentionNetwork(Network):
         x = arrays[0]
         many = x.ndim == 2 + len(token)
         if not many and x.ndim != 1 + len(token):
-            shapes = (", ".join(["n", *map(str, token)]) + ("" if token else ","),) * 2
-            raise ValueError(
-                f"x must have shape ({shapes[0]}) or (sequences, {shapes[1].rstrip(',')}), "
-                f"got {tuple(x.shape)}."
-            )
+            shape, got = ", ".join(["n", *map(str, token)]), tuple(x.shape)
+            raise ValueError(f"x must have shape ({shape}) or (sequences, {shape}), got {got}.")
         lead = tuple(x.shape[: x.ndim - len(token)])
         require_shape("x", x, (*lead, *token), batch=False)
         if y is not None and tuple(arrays[1].shape) != (*lead, *target):

@@ -44,8 +44,7 @@ def ntk(dims: Sequence[int], rng: Seed = None) -> DeepLinear:
     source = generator(rng)
     layers = _layers(dims)
     return DeepLinear(
-        [source.normal(size=(b, a)) for a, b in layers],
-        multipliers=[a**-0.5 for a, _ in layers],
+        [source.normal(size=(b, a)) for a, b in layers], multipliers=[a**-0.5 for a, _ in layers]
     )
 
 

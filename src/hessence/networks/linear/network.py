@@ -107,14 +107,8 @@ class LinearNetwork(Network):
 
     def _objective(self, x: Any, y: Any, loss: AnyLoss) -> Any:
         """Return the loss as a function of M: the multipliers scale the inputs."""
-        return linear_objective(
-            x,
-            y,
-            loss,
-            shape=(self.dims[-1], self.dims[0]),
-            reference=self._reference,
-            scale=self._multiplier,
-        )
+        shape = self.dims[-1], self.dims[0]
+        return linear_objective(x, y, loss, shape, self._reference, self._multiplier)
 
     def __repr__(self) -> str:
         shape = "-".join(map(str, self.dims))

@@ -165,10 +165,7 @@ class Pairs:
         return of
 
     def _isometry(
-        self,
-        pairs: tuple[Numbers, Numbers],
-        forward: tuple[int, ...],
-        backward: tuple[int, ...],
+        self, pairs: tuple[Numbers, Numbers], forward: tuple[int, ...], backward: tuple[int, ...]
     ) -> Isometry:
         i, j = pairs
         bases, place = self._modes.bases, self._modes.place
@@ -180,10 +177,7 @@ class Pairs:
             for ell in range(1, self._depth + 1):
                 n = z.shape[1]
                 total = np.zeros((n, bases[ell].shape[0], bases[ell - 1].shape[0]))
-                for layers, at, out, inn in (
-                    (forward, 0, i, j),
-                    (backward, len(forward), j, i),
-                ):
+                for layers, at, out, inn in ((forward, 0, i, j), (backward, len(forward), j, i)):
                     if ell not in layers:
                         continue
                     weight = c[at + layers.index(ell)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, Self
 
 import array_api_compat as api
@@ -106,15 +107,12 @@ class LinearProducts(Hessian):
     def trace(self) -> Array:
         """Return Σ_ℓ tr(S_ℓ S_ℓᵀ) tr(P_ℓ Σ P_ℓᵀ), or its like for another loss."""
         xp = api.array_namespace(self.weights[0])
-        if isinstance(self.loss_hessian, Separable):
-            total = 0
-            for i in range(len(self.weights)):
-                p, s = self.chain.before[i], self.chain.after[i]
-                data = xp.sum(xp.matmul(p, self.loss_hessian.variance) * p, axis=(-2, -1))
-                total = total + data * xp.sum(s * s, axis=(-2, -1))
-            return total
-        tensor = self.loss_hessian.entries
-        return xp.sum(tensor * self.chain.gram(), axis=(-4, -3, -2, -1))
+        if isinstance(second := self.loss_hessian, Dense):
+            return xp.sum(second.entries * self.chain.gram(), axis=(-4, -3, -2, -1))
+        return sum(
+            xp.sum(xp.matmul(p, second.variance) * p, axis=(-2, -1)) * _square(s)
+            for p, s in zip(self.chain.before, self.chain.after, strict=True)
+        )
 
     def squared_norm(self) -> Array:
         """Return the squared Frobenius norms of all pairs of layers, summed."""
@@ -125,11 +123,8 @@ class LinearProducts(Hessian):
         layers = range(1, len(self.weights) + 1)
         for k in layers:
             for l in range(1, k):  # noqa: E741
-                p, s, middle = (
-                    self.chain.before[l - 1],
-                    self.chain.after[k - 1],
-                    self.chain.between(k, l),
-                )
+                p, s = self.chain.before[l - 1], self.chain.after[k - 1]
+                middle = self.chain.between(k, l)
                 outer = xp.matmul(xp.matmul(p, transpose(self.gradient)), s)
                 size = self.dims[l] if middle is None else _square(middle)
                 total = total + 2 * _square(outer) * size
@@ -139,26 +134,19 @@ class LinearProducts(Hessian):
 
     def _ggn_squared_norm(self) -> Array:
         xp = api.array_namespace(self.weights[0])
-        if not isinstance(self.loss_hessian, Separable):
-            *batch, outputs, inputs, _, _ = self.loss_hessian.entries.shape
+        if isinstance(second := self.loss_hessian, Dense):
+            *batch, outputs, inputs, _, _ = second.entries.shape
             size = (*batch, outputs * inputs, outputs * inputs)
-            both = xp.matmul(
-                xp.reshape(self.loss_hessian.entries, size),
-                xp.reshape(self.chain.gram(), size),
-            )
+            both = xp.matmul(*(xp.reshape(a, size) for a in (second.entries, self.chain.gram())))
             return xp.sum(both * transpose(both), axis=(-2, -1))
-        total = 0
-        outer = [xp.matmul(s, transpose(s)) for s in self.chain.after]
-        inner = [
-            xp.matmul(self.loss_hessian.variance, xp.matmul(transpose(p), p))
-            for p in self.chain.before
+        grams = [
+            (xp.matmul(s, transpose(s)), xp.matmul(second.variance, xp.matmul(transpose(p), p)))
+            for p, s in zip(self.chain.before, self.chain.after, strict=True)
         ]
-        for a, b in zip(outer, inner, strict=True):
-            for c, d in zip(outer, inner, strict=True):
-                total = total + xp.sum(a * c, axis=(-2, -1)) * xp.sum(
-                    b * transpose(d), axis=(-2, -1)
-                )
-        return total
+        return sum(
+            xp.sum(a * c, axis=(-2, -1)) * xp.sum(b * transpose(d), axis=(-2, -1))
+            for (a, b), (c, d) in product(grams, repeat=2)
+        )
 
     def _overlap(self, k: int, l: int, outer: Array, middle: Array | None) -> Array:  # noqa: E741
         """Return the inner product of the two parts' blocks for layers k > l."""

@@ -108,16 +108,7 @@ class OnLines(NamedTuple):
 class ScalarDescent(Descent):
     """Gradient descent of a scalar network along its lines.
 
-    Parameters
-    ----------
-    net : ScalarLinear or ScalarReLU
-        Where training starts.
-    data : Moments
-        The data.
-    loss : str or PointwiseLoss
-        The loss.
-    cells : bool
-        Whether units with v > 0 and with v < 0 see different samples.
+    With `cells`, units with v > 0 and with v < 0 see different samples.
     """
 
     method = "lines"
