@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from hessence._common.arguments import Seed, generator, require_int, require_tolerance
 from hessence._common.arrays import Array, Numbers, epsilon, to_numpy
 
 Which = Literal["LM", "LA", "SA", "BE"]
@@ -40,6 +41,17 @@ def require_which(which: str) -> None:
     """Refuse anything but the four ways to choose."""
     if which not in get_args(Which):
         raise ValueError(f'which must be "LM", "LA", "SA" or "BE", got {which!r}.')
+
+
+def require_options(
+    k: int | None, which: str, tol: float, rng: Seed, probes: int, steps: int
+) -> None:
+    """Refuse what no estimate of a spectrum can do, before any work."""
+    for name, value in {"k": 1 if k is None else k, "probes": probes, "steps": steps}.items():
+        require_int(name, value, 1, None)
+    require_which(which)
+    require_tolerance(tol)
+    generator(rng)
 
 
 def preference(values: Numbers, which: Which) -> Numbers:

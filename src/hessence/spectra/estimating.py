@@ -9,14 +9,14 @@ from typing import Any, cast
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arguments import Seed, generator, require_int, require_tolerance
+from hessence._common.arguments import Seed
 from hessence._common.arrays import epsilon, integers, like, to_numpy
 from hessence._common.device import budget
 from hessence.krylov.density import density
 from hessence.krylov.density_result import Density, known_density
 from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import Eigenpairs
-from hessence.krylov.request import Which, preference, require_which
+from hessence.krylov.request import Which, preference, require_options
 from hessence.krylov.trace import trace
 from hessence.spectra.estimate import Estimate
 
@@ -96,17 +96,6 @@ def estimate(
         pairs, which, reason, found.value, found.stderr, pairs.products + found.products,
         lambda: _whole_density(H) if whole else density(H, probes, steps, rng, memory=memory),
     )  # fmt: skip
-
-
-def require_options(
-    k: int | None, which: str, tol: float, rng: Seed, probes: int, steps: int
-) -> None:
-    """Refuse what ``estimate`` cannot do, before any work."""
-    for name, value in {"k": 1 if k is None else k, "probes": probes, "steps": steps}.items():
-        require_int(name, value, 1, None)
-    require_which(which)
-    require_tolerance(tol)
-    generator(rng)
 
 
 def _whole_density(H: Any) -> Density:
