@@ -150,6 +150,29 @@ def test_parameters_that_are_held_in_a_list():
     assert_same(H.dense(), expected)
 
 
+class Storing(nn.Module):
+    """Keeps what it has computed, with its graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 9, bias=False), nn.Linear(9, 2, bias=False)
+        self.hidden, self.log = None, []
+
+    def forward(self, x):
+        self.hidden = self.first(x)
+        self.log.append(self.hidden)
+        return self.last(self.hidden)
+
+
+def test_activations_that_a_model_keeps():
+    model, x, y = Storing().double(), numbers(7, 3), numbers(7, 2)
+    H = hs.hessian(model, (x, y), nn.MSELoss())
+    assert H.check().passed
+    assert hs.spectrum(model, (x, y), nn.MSELoss()).exact
+    assert model.hidden is None
+    assert model.log == []
+
+
 class Locked(nn.Module):
     """Has something that cannot be copied, deep inside."""
 

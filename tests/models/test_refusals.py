@@ -161,7 +161,7 @@ LOSSES = {
     "detached": (
         lambda f, y: (f - y).square().mean().detach(),
         ValueError,
-        "loss has no derivative, but",
+        "loss has no derivative",
     ),
 }
 

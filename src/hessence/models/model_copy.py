@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hessence._common.arrays import dtype_name
 from hessence.models.batch_parts import copied, tensors_in
 from hessence.models.exact_kernels import ExactKernels
-from hessence.models.model_layers import Buffers, require_deterministic, unwrap
+from hessence.models.model_layers import ModelState, require_deterministic, unwrap
 from hessence.models.parameters import Parameters, irregular
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -82,11 +82,11 @@ class ModelCopy:
         )
         self.parameters = replace(selected, leaves=leaves)
         self._kernels = ExactKernels(model)
-        self._buffers = Buffers(model)
         if self.owned:
             for name, parameter in named.items():
                 parameter.requires_grad_(name in selected.names)
             self._lower_flags()
+        self._state = ModelState(model)
 
     def _lower_flags(self) -> list[tuple[nn.Module, str]]:
         """Set flags of layers that must not be set, and return which they were."""
@@ -139,15 +139,15 @@ class ModelCopy:
 
     @contextmanager
     def _fresh(self) -> Iterator[None]:
-        """Put buffers back after a run; of the user's own model, the modes of layers too."""
+        """Put attributes and buffers back after a run; of the user's own model, flags too."""
         self._memo = {}
         lowered = [] if self.owned else self._lower_flags()
         if not self.owned:  # the user may have changed it between runs
-            self._buffers = Buffers(self.model)
+            self._state = ModelState(self.model)
         try:
             yield
         finally:
-            self._buffers.restore()
+            self._state.restore()
             for module, name in lowered:
                 setattr(module, name, True)
 
@@ -212,7 +212,7 @@ class ModelCopy:
             for name, parameter in self.model.named_parameters():
                 parameter.copy_(named[name])
             self._lower_flags()
-            self._buffers = Buffers(self.model)
+            self._state = ModelState(self.model)
 
     def reached(self, total: Tensor) -> tuple[list[str], list[str]]:
         """Tell which of our leaves a total depends on, and which of the user's parameters.

@@ -116,20 +116,27 @@ def _random_or_coupled(module: nn.Module, *, training: bool) -> str | None:
     return None
 
 
-class Buffers:
-    """The buffers of a model as they are now, to be put back after a run.
+class ModelState:
+    """The attributes and buffers of a model as they are now, to be put back after a run.
 
-    A buffer that was written to is replaced, since a graph may hold it. Other attributes that a run
-    changes stay changed: where the loss depends on them, it is refused as random.
+    A buffer that was written to is replaced, since a graph may hold it. What a run writes into
+    other tensors, lists and objects stays: where the loss depends on it, it is refused as random.
     """
 
     def __init__(self, model: nn.Module) -> None:
+        scripted = torch.jit.ScriptModule
+        homes = [vars(m) for m in model.modules() if not isinstance(m, scripted)]
+        self._attributes = [(home, dict(home)) for home in homes]
         self._homes = [(m._buffers, dict(m._buffers.items())) for m in model.modules()]
         held = (tensor for _, buffers in self._homes for tensor in buffers.values())
         self._values = {id(t): t.detach().clone() for t in held if _may_change(t)}
 
     def restore(self) -> None:
-        """Put all buffers back."""
+        """Put everything back."""
+        for attributes, before in self._attributes:
+            for name in attributes.keys() - before.keys():
+                del attributes[name]
+            attributes.update(before)
         fresh: dict[int, Tensor] = {}
         for home, buffers in self._homes:
             for name, tensor in buffers.items():

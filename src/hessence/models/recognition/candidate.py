@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -105,7 +104,7 @@ class Candidate:
             _agree(None)
         assert batches is not None
         try:
-            model = copy.deepcopy(model)
+            model = problem.copy.clone().model
             program = read(model, batches[0][0])
             candidate = cls(model, batches, criterion, problem.memory, program)
             _ = candidate.kinds and candidate.factor
