@@ -111,13 +111,13 @@ class MatrixLoss:
     def value(self, M: Array) -> Array:
         """Return the mean loss."""
         xp = api.array_namespace(self.x)
-        return xp.sum(self.loss.value(self._predict(M), self.y), axis=(-2, -1)) / self._n
+        return xp.sum(self.loss.value(self._predict(M), self.y), axis=(-2, -1)) / self.x.shape[0]
 
     def gradient(self, M: Array) -> Array:
         """Return E[∇φ xᵀ]."""
         xp = api.array_namespace(self.x)
         first = self.loss.first(self._predict(M), self.y)
-        return xp.matmul(xp.matrix_transpose(first), self.x) / self._n
+        return xp.matmul(xp.matrix_transpose(first), self.x) / self.x.shape[0]
 
     def noise(self, M: Array) -> float:
         """Return how much of the gradient may be the rounding of its terms."""
@@ -130,15 +130,11 @@ class MatrixLoss:
         second = self.loss.second(self._predict(M), self.y)
         coupled = bool(getattr(self.loss, "coupled", False))
         weights = xp.moveaxis(second, -3, -1) if coupled else xp.matrix_transpose(second)
-        each = xp.matmul(xp.matrix_transpose(weights[..., None] * self.x), self.x) / self._n
+        each = xp.matmul(xp.matrix_transpose(weights[..., None] * self.x), self.x) / self.x.shape[0]
         if coupled:
             return Dense(xp.moveaxis(each, -2, -3))
         eye = xp.eye(int(M.shape[-2]), dtype=each.dtype, device=api.device(each))
         return Dense(each[..., :, :, None, :] * eye[:, None, :, None])
-
-    @property
-    def _n(self) -> int:
-        return int(self.x.shape[0])
 
     def _predict(self, M: Array) -> Array:
         xp = api.array_namespace(self.x)

@@ -47,6 +47,8 @@ class Moments:
         The averages Σ = E[x xᵀ], C = E[y xᵀ] and E[y yᵀ], about zero.
     x_mean, y_mean : array (D,), (K,)
         The averages E[x] and E[y].
+    samples : pair of arrays (n, D), (n, K), or None
+        The samples themselves, where more than their moments was kept.
     cells : Cells
         For D = 1: the moments of the samples with x > 0 and with x ≤ 0.
 
@@ -88,7 +90,7 @@ class Moments:
                 f"y must have one row for each of the {x.shape[0]} samples in x, got {y.shape[0]}."
             )
         self.n = int(x.shape[0])
-        self._samples: tuple[Array, Array] | None = (x, y)
+        self.samples: tuple[Array, Array] | None = (x, y)
 
     @classmethod
     def from_batches(cls, batches: Iterable[tuple[Array, Array]]) -> Moments:
@@ -110,14 +112,9 @@ class Moments:
     @property
     def dimensions(self) -> tuple[int, int]:
         """The numbers D of inputs and K of targets."""
-        if self._samples is not None:
-            return int(self._samples[0].shape[1]), int(self._samples[1].shape[1])
+        if self.samples is not None:
+            return int(self.samples[0].shape[1]), int(self.samples[1].shape[1])
         return int(self.sum_yx.shape[1]), int(self.sum_yx.shape[0])
-
-    @property
-    def samples(self) -> tuple[Array, Array] | None:
-        """The samples themselves, or None where only their moments were kept."""
-        return self._samples
 
     @cached_property
     def sum_x(self) -> Array:
@@ -171,8 +168,8 @@ class Moments:
     def with_constant(self) -> Moments:
         """Return the moments of the inputs (x, 1), which give a predictor an intercept."""
         xp = api.array_namespace(self.sum_xx)
-        if self._samples is not None:
-            x, y = self._samples
+        if self.samples is not None:
+            x, y = self.samples
             return _subset(xp.concat([x, xp.ones_like(x[:, :1])], axis=1), y)
         count = xp.ones_like(self.sum_x[:1]) * self.n
         top = xp.concat([self.sum_xx, self.sum_x[:, None]], axis=1)
@@ -188,17 +185,17 @@ class Moments:
 
     def scaled(self, factor: float) -> Moments:
         """Return the moments of the inputs times a number."""
-        if self._samples is not None:
-            x, y = self._samples
+        if self.samples is not None:
+            x, y = self.samples
             return _subset(factor * x, y)
         # "sum_xx" is of degree 2 in x, "sum_yx" of degree 1.
         sums = {name: factor ** name.count("x") * getattr(self, name) for name in SUMS}
         return _from_sums(self.n, sums)
 
     def _held(self) -> tuple[Array, Array]:
-        if self._samples is None:
+        if self.samples is None:
             raise ValueError("these moments were accumulated without what is asked for here.")
-        return self._samples
+        return self.samples
 
     def __repr__(self) -> str:
         inputs, targets = self.dimensions
@@ -255,7 +252,7 @@ def samples_of(moments: Moments) -> tuple[Array, Array]:
 def _from_sums(n: int, sums: dict[str, Array]) -> Moments:
     moments = Moments.__new__(Moments)
     moments.n = n
-    moments._samples = None
+    moments.samples = None
     moments.__dict__.update(sums)
     return moments
 

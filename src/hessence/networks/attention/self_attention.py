@@ -88,8 +88,9 @@ class SelfAttention(AttentionNetwork):
         *,
         sink: Array = None,
     ) -> None:
-        given = {"w_v": w_v, "w_q": w_q, "w_k": w_k, "score_bias": score_bias, "sink": sink}
-        given = {name: a for name, a in given.items() if a is not None or name[0] == "w"}
+        more = {"score_bias": score_bias, "sink": sink}
+        given = {"w_v": w_v, "w_q": w_q, "w_k": w_k}
+        given |= {name: array for name, array in more.items() if array is not None}
         xp, *arrays = floating(**given)
         checked = dict(zip(given, arrays, strict=True))
         self.w_v, self.w_q, self.w_k = arrays[:3]

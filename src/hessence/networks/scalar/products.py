@@ -164,39 +164,28 @@ class Products(Hessian):
         """
         xp, g = api.array_namespace(self.w), self.numbers.at(own)
         gradient, hessian = self.gradient[..., own], self._diagonal[..., own]
+        first = own.start or 0
 
-        def family(
-            labels: tuple[str, ...],
-            isometry: Callable[[int], Isometry],
-            multiplicity: Any,
-            *values: Array,
-        ) -> Subspaces:
-            first = own.start or 0
+        def family(label: str, isometry: Any, count: Any, *values: Array) -> Subspaces:
+            labels, stacked = (label,) * len(values), xp.stack(values, axis=-1)
             return Subspaces(
-                labels,
-                lambda i: isometry(first + i),
-                multiplicity,
-                self.names[own],
-                values=xp.stack(values, axis=-1),
+                labels, lambda i: isometry(first + i), count, self.names[own], values=stacked
             )
 
-        def bulk(isometry: Callable[[int, int], Isometry], count: Any) -> list[Subspaces]:
-            return [
-                family(("bulk",), partial(isometry, sign), count, sign * gradient)
-                for sign in (1, -1)
-            ]
+        def bulk(isometry: Any, count: Any) -> list[Subspaces]:
+            return [family("bulk", partial(isometry, s), count, s * gradient) for s in (1, -1)]
 
         match self.part:
             case "functional":
                 return bulk(self._swap, units)
             case "ggn":
                 return [
-                    family(("outlier",), self._direction, pairs, hessian * g.norm),
-                    family(("flat",), self._rest, 2 * units - pairs, 0 * gradient),
+                    family("outlier", self._direction, pairs, hessian * g.norm),
+                    family("flat", self._rest, 2 * units - pairs, 0 * gradient),
                 ]
         far = None if self.far_gradient is None else self.far_gradient[..., own]
         values = outlier_pair(g, gradient, hessian, far)
-        outliers = family(("outlier", "outlier"), self._pair, pairs, *values)
+        outliers = family("outlier", self._pair, pairs, *values)
 
         def matrix(i: int) -> Array:
             one = slice(i, i + 1)
@@ -222,11 +211,9 @@ class Products(Hessian):
         return Subspaces(("outlier",) * int(matrix.shape[-1]), lambda _: embed, matrix=matrix)
 
     def _pair(self, c: int) -> Isometry:
-        """Embed (c₊, c₋) as c₊ (s₊, s₊)/√2 + c₋ (s₋, −s₋)/√2, s± the directions of w ± v."""
         return pair_isometry(*self._product(c))
 
     def _bulk(self, sign: int, c: int) -> Isometry:
-        """Embed copies z, as coordinates in the complement of w ± v, as (z, ±z)/√2."""
         return bulk_isometry(sign, *self._product(c))
 
     def _swap(self, sign: int, c: int) -> Isometry:
