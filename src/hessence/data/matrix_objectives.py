@@ -128,12 +128,16 @@ class MatrixLoss:
         """Return E[∇²φ ⊗ x xᵀ]."""
         xp = api.array_namespace(self.x)
         second = self.loss.second(self._predict(M), self.y)
-        coupled = bool(getattr(self.loss, "coupled", False))
-        weights = xp.moveaxis(second, -3, -1) if coupled else xp.matrix_transpose(second)
-        each = xp.matmul(xp.matrix_transpose(weights[..., None] * self.x), self.x) / self.x.shape[0]
-        if coupled:
-            return Dense(xp.moveaxis(each, -2, -3))
-        eye = xp.eye(int(M.shape[-2]), dtype=each.dtype, device=api.device(each))
+        n, (outputs, inputs) = int(self.x.shape[0]), (int(size) for size in M.shape[-2:])
+        if getattr(self.loss, "coupled", False):
+            pairs = xp.reshape(self.x[:, :, None] * self.x[:, None, :], (n, inputs * inputs))
+            flat = xp.reshape(second, (*second.shape[:-2], outputs * outputs))
+            sums = xp.matmul(xp.matrix_transpose(flat), pairs) / n
+            shape = (*sums.shape[:-2], outputs, outputs, inputs, inputs)
+            return Dense(xp.moveaxis(xp.reshape(sums, shape), -2, -3))
+        weighted = xp.matrix_transpose(second)[..., None] * self.x
+        each = xp.matmul(xp.matrix_transpose(weighted), self.x) / n
+        eye = xp.eye(outputs, dtype=each.dtype, device=api.device(each))
         return Dense(each[..., :, :, None, :] * eye[:, None, :, None])
 
     def _predict(self, M: Array) -> Array:

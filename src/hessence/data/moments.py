@@ -22,7 +22,9 @@ class Cells(NamedTuple):
 
 
 def _average(name: str, doc: str) -> Any:
-    return property(lambda self: getattr(self, name) / self.n, doc=doc)
+    found = cached_property(lambda self: getattr(self, name) / self.n)
+    found.__doc__ = doc
+    return found
 
 
 class Moments:

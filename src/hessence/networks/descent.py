@@ -121,10 +121,12 @@ class WeightDescent(Descent):
         for state in states:
             net, finite = self._finite(state.coordinates[0])
             alive = to_numpy(finite)
-            loss, hessian = net.loss(**self._arguments), net.hessian(**self._arguments)
-            losses.append(np.where(alive, to_numpy(loss), np.nan))
-            traces.append(np.where(alive, to_numpy(hessian.trace()), np.nan))
+            losses.append(np.where(alive, to_numpy(net.loss(**self._arguments)), np.nan))
+            traces.append(np.where(alive, to_numpy(self._trace(net)), np.nan))
         return {"loss": np.asarray(losses), "trace": np.asarray(traces)}
+
+    def _trace(self, net: Any) -> Array:
+        return net.hessian(**self._arguments).trace()
 
     def _finite(self, theta: Array) -> tuple[Any, Array]:
         """Return the network, with zeros for weights that have diverged, and which have not."""

@@ -17,6 +17,7 @@ import numpy as np
 from hessence._common.arrays import Array, Numbers, like, to_numpy
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.networks.descent import Descent, Moving, WeightDescent
+from hessence.networks.linear.hessian import LinearHessian
 from hessence.networks.linear.modes import Modes
 from hessence.networks.linear.pair_blocks import largest_eigenvalue
 
@@ -89,6 +90,11 @@ class LinearWeightDescent(WeightDescent):
     """Gradient descent of any linear network on its weights, from the moments of the data."""
 
     method = "moments"
+
+    def _trace(self, net: Any) -> Array:
+        # The gradient has no part in the trace, and is not needed here.
+        product = net.product
+        return LinearHessian(net.factors, product, self._arguments["x"].hessian(product)).trace()
 
     def sharpness(self, states: Iterable[Moving]) -> Numbers:
         """Return the largest eigenvalue at each state, by Lanczos from the one before."""
