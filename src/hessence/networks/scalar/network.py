@@ -78,10 +78,13 @@ class UniformNetwork(Network):
     def _data(self, x: Any, y: Any) -> Moments:
         data = as_moments(x, y, self._reference)
         if data.dimensions != self._dimensions:
-            inputs, targets = (f"{n} " if n > 1 else "one " for n in self._dimensions)
+            inputs, targets = (f"(n, {n})" if n > 1 else "(n,)" for n in self._dimensions)
+            wanted = f"have shape {inputs} and y {targets}"
+            if self._dimensions == (1, 1):
+                wanted = "be data with one input and one target a sample"
             raise ValueError(
-                f"x must be data with {inputs}input(s) and {targets}target(s) a sample for "
-                f"{type(self).__name__}, got (inputs, targets) = {data.dimensions}."
+                f"x must {wanted} for {type(self).__name__}, got (inputs, targets) = "
+                f"{data.dimensions}."
             )
         return data
 
