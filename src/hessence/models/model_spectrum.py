@@ -10,7 +10,7 @@ from hessence._common.device import full_precision
 from hessence._common.messages import warn
 from hessence.krylov.request import require_options
 from hessence.models.checks import CheckWarning
-from hessence.models.criterion import Reduction
+from hessence.models.criterion import FunctionCriterion, Reduction
 from hessence.models.model_checks import misfit
 from hessence.models.model_matrices import ModelHessian, hessian
 from hessence.models.recognition.recognise import NotRecognised, exact_spectrum
@@ -148,7 +148,9 @@ def _solve(
         try:
             with full_precision():
                 found = exact_spectrum(H)
-                told = misfit(H.problem)
+                # PyTorch's losses combine as they should; of others, the user has said how.
+                own = isinstance(H.problem.criterion, FunctionCriterion)
+                told = misfit(H.problem) if own else None
             if told is not None:
                 warn(told, CheckWarning)
             return found
