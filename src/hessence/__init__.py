@@ -34,8 +34,9 @@ from hessence.networks.attention.self_attention import AttentionStatistics, Self
 from hessence.networks.linear import init
 from hessence.networks.linear.bounds import LinearBounds
 from hessence.networks.linear.deep_linear import DeepLinear
+from hessence.networks.linear.residual_linear import ResidualLinear
 from hessence.networks.linear.solutions import solution_spectrum
-from hessence.networks.linear.two_layer_linear import ResidualLinear, TwoLayerLinear
+from hessence.networks.linear.two_layer_linear import TwoLayerLinear
 from hessence.networks.scalar.anatomy import Anatomy, CellwiseAnatomy
 from hessence.networks.scalar.decoupled import DecoupledInputs, DecoupledOutputs
 from hessence.networks.scalar.scalar_affine import ScalarAffine

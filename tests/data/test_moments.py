@@ -196,3 +196,8 @@ def test_data_that_do_not_fit(name):
     act, error, message = BAD[name]
     with pytest.raises(error, match=message):
         act()
+
+
+def test_batches_that_are_no_pairs_are_refused_in_words():
+    with pytest.raises(ValueError, match=r"batches must yield pairs \(x, y\)"):
+        hs.Moments.from_batches([np.ones((3, 2))])

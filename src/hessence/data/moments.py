@@ -98,8 +98,10 @@ class Moments:
     def from_batches(cls, batches: Iterable[tuple[Array, Array]]) -> Moments:
         """Accumulate the moments of all batches (x, y) of an iterable, one after another."""
         totals: list[_Accumulator] = []
-        for x, y in batches:
-            whole = cls(x, y)
+        for batch in batches:
+            if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
+                raise ValueError("batches must yield pairs (x, y).")
+            whole = cls(*batch)
             parts = [whole, *(whole.cells if whole.dimensions[0] == 1 else ())]
             totals = totals or [_Accumulator(whole) for _ in parts]
             for total, part in zip(totals, parts, strict=False):

@@ -23,7 +23,8 @@ from hessence.networks.linear.deep_linear import DeepLinear
 from hessence.networks.linear.hessian import LinearHessian, twin_of
 from hessence.networks.linear.network import LinearNetwork
 from hessence.networks.linear.range_reduction import range_size
-from hessence.networks.linear.two_layer_linear import ResidualLinear, TwoLayerLinear
+from hessence.networks.linear.residual_linear import ResidualLinear
+from hessence.networks.linear.two_layer_linear import TwoLayerLinear
 from hessence.networks.scalar.cells import CellProducts, Cells
 from hessence.networks.scalar.scalar_affine import ScalarAffine
 from hessence.networks.scalar.scalar_linear import ScalarLinear
