@@ -22,7 +22,8 @@ import hessence as hs
 from benchmarks.models import digits_classifier, small_gpt
 from benchmarks.timing import Comparison, compare
 from benchmarks.torch_models import threads
-from hessence.models import exact_kernels, products
+from hessence.models import _exact_kernels as exact_kernels
+from hessence.models import _products as products
 
 COLUMNS = 8
 """How many columns are multiplied."""

@@ -1,8 +1,10 @@
 """What ``hessence`` offers by name."""
 
+import ast
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +47,14 @@ def test_the_import_is_light():
     code = f"import sys, hessence; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_private_modules_are_imported_from_their_own_folder_only():
+    source = Path(hs.__file__).parent
+    for path in source.rglob("*.py"):
+        folder = ".".join(("hessence", *path.relative_to(source).parent.parts))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hessence."):
+                home, _, name = str(node.module).rpartition(".")
+                private = name.startswith("_") and name not in ("_common", "_loading")
+                assert not private or home == folder, f"{path.name} imports {node.module}"

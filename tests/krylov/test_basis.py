@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hessence.krylov.basis import Basis
-from hessence.krylov.copies import hiding_places, search_for_copies
-from hessence.krylov.operand import Operand
+from hessence.krylov._basis import Basis
+from hessence.krylov._copies import hiding_places, search_for_copies
+from hessence.krylov._operand import Operand
 from hessence.krylov.request import preference
 from tests.krylov.market import KINDS, SPECTRA, matrix
 from tests.strategies import at_least

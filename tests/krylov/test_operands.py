@@ -10,8 +10,8 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 
 import hessence as hs
+from hessence.krylov._linear_algebra import lengths
 from hessence.krylov.eigenpairs import eigenpairs
-from hessence.krylov.linear_algebra import lengths
 from tests.krylov.market import Counting, matrix
 
 VALUES = np.concatenate([[5.0, 5.0, 3.0], np.linspace(-1, 1, 97)])

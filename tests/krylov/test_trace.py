@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import aslinearoperator
 
 import hessence as hs
-from hessence.krylov.operand import operand
-from hessence.krylov.probes import Probes, ScaledProduct
-from hessence.krylov.xtrace import sketch, xtrace
+from hessence.krylov._operand import operand
+from hessence.krylov._probes import Probes, ScaledProduct
+from hessence.krylov._xtrace import sketch, xtrace
 from tests.krylov.market import KINDS, ORDER, SPECTRA, Counting, matrix
 from tests.strategies import at_least
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import hessence as hs
-from hessence.models.feed_forward import ELEMENTWISE, Chain, FeedForwardGraph
+from hessence.models._feed_forward import ELEMENTWISE, Chain, FeedForwardGraph
 from tests.models.alive import bytes_alive
 from tests.models.oracle import dense_hessian
 

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 import hessence as hs
-from hessence.models.exact_kernels import ExactKernels
+from hessence.models._exact_kernels import ExactKernels
 from tests.models.oracle import assert_same, dense_hessian, finite_differences
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")

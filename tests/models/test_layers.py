@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import hessence as hs
+from hessence.models._model_operator import ModelOperator
 from hessence.models.layers import LayerSpectra
-from hessence.models.model_operator import ModelOperator
 from tests.models.oracle import dense_hessian
 from tests.models.stacks import dense, mlp
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hessence as hs
-from hessence.models import products
-from hessence.models.products import Graphs, HessianGraph
+from hessence.models import _products as products
+from hessence.models._products import Graphs, HessianGraph
 from tests.models.alive import bytes_alive
 from tests.models.market import MODELS, numbers, problem
 from tests.models.oracle import assert_same, dense_hessian

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import hessence as hs
+from hessence.models._tracking import Tracker
 from hessence.models.history import History
 from hessence.models.monitor import Monitor
-from hessence.models.tracking import Tracker
 from tests.models.monitored import assert_equal, descend, small
 from tests.models.oracle import dense_ggn, dense_hessian
 

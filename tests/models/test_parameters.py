@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import hessence as hs
-from hessence.models.parameters import matching
+from hessence.models._parameters import matching
 from tests.models.market import Gpt, numbers, problem
 from tests.models.oracle import assert_same, dense_hessian
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from hessence._common.arrays import Numbers, epsilon, like
-from hessence.krylov.linear_algebra import eigensystem, inner_products, lengths, orthogonalise
+from hessence.krylov._linear_algebra import eigensystem, inner_products, lengths, orthogonalise
 from hessence.krylov.request import ROUNDING
 
 DEPENDENT = 1e-3

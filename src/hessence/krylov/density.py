@@ -9,11 +9,9 @@ import numpy as np
 from hessence._common.arguments import Seed, generator, require_int
 from hessence._common.arrays import Numbers, epsilon, floating, to_numpy
 from hessence._common.device import full_precision, vectors_within
-from hessence.krylov.density_result import FINEST, Density, checked_width, default_grid
-from hessence.krylov.operand import Operand, operand
-from hessence.krylov.outcome import Outcome
-from hessence.krylov.probes import Probes, ScaledProduct
-from hessence.krylov.quadrature import (
+from hessence.krylov._operand import Operand, operand
+from hessence.krylov._probes import Probes, ScaledProduct
+from hessence.krylov._quadrature import (
     WORKSPACE,
     Chain,
     anti_gauss,
@@ -22,8 +20,10 @@ from hessence.krylov.quadrature import (
     padded,
     residuals,
 )
+from hessence.krylov._smoothing import Rules
+from hessence.krylov.density_result import FINEST, Density, checked_width, default_grid
+from hessence.krylov.outcome import Outcome
 from hessence.krylov.request import ROUNDING
-from hessence.krylov.smoothing import Rules
 
 COARSEST = 16
 """The default width is the spectrum's extent divided by a power of two from FINEST to this."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from hessence._common.arrays import Numbers, floating, to_numpy
 from hessence._common.files import Saved
+from hessence.krylov._smoothing import Rules
 from hessence.krylov.outcome import Outcome
-from hessence.krylov.smoothing import Rules
 
 FINEST = 256
 """The smallest default width is the spectrum's extent divided by this."""

@@ -14,10 +14,10 @@ from hessence._common.arguments import Seed, generator, require_int, require_tol
 from hessence._common.arrays import Array, constant, epsilon, floating, like, to_numpy
 from hessence._common.device import full_precision
 from hessence._common.messages import warn
+from hessence.krylov._lanczos import Search
+from hessence.krylov._linear_algebra import eigensystem
+from hessence.krylov._operand import Operand, operand, unit
 from hessence.krylov.eigenpairs_result import ConvergenceWarning, Eigenpairs
-from hessence.krylov.lanczos import Search
-from hessence.krylov.linear_algebra import eigensystem
-from hessence.krylov.operand import Operand, operand, unit
 from hessence.krylov.outcome import Outcome
 from hessence.krylov.request import (
     ROUNDING,

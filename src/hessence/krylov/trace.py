@@ -11,10 +11,10 @@ from hessence._common.arguments import Seed, generator, require_int
 from hessence._common.arrays import epsilon, like, to_numpy
 from hessence._common.device import full_precision, vectors_within
 from hessence._common.files import Saved
-from hessence.krylov.linear_algebra import inner_products, lengths, orthogonalise
-from hessence.krylov.operand import Operand, operand
-from hessence.krylov.probes import Probes, ScaledProduct, student
-from hessence.krylov.xtrace import COLUMNS, Sketch, parts_of, sketch, xtrace
+from hessence.krylov._linear_algebra import inner_products, lengths, orthogonalise
+from hessence.krylov._operand import Operand, operand
+from hessence.krylov._probes import Probes, ScaledProduct, student
+from hessence.krylov._xtrace import COLUMNS, Sketch, parts_of, sketch, xtrace
 
 NORMAL = 1.959964
 """The quantile of the normal distribution that goes with ``student``."""

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from hessence._common.arrays import dtype_name
-from hessence.models import loss_hessian
+from hessence.models import _loss_hessian as loss_hessian
+from hessence.models._loss_hessian import LossHessian
 from hessence.models.batch_parts import copied, first_length
-from hessence.models.loss_hessian import LossHessian
 
 Reduction = Literal["mean", "sum"]
 

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from hessence.models._model_copy import ModelCopy
+from hessence.models._model_operator import ModelOperator
+from hessence.models._problem import Problem
+from hessence.models._products import GgnGraph, Graphs, HessianGraph
 from hessence.models.criterion import PairCriterion, Reduction, predict
-from hessence.models.model_copy import ModelCopy
-from hessence.models.model_operator import ModelOperator
-from hessence.models.problem import Problem
-from hessence.models.products import GgnGraph, Graphs, HessianGraph
 from hessence.spectra.operators import Operator
 
 

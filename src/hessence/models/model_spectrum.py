@@ -9,9 +9,9 @@ from hessence._common.arguments import Seed
 from hessence._common.device import full_precision
 from hessence._common.messages import warn
 from hessence.krylov.request import require_options
+from hessence.models._model_checks import misfit
 from hessence.models.checks import CheckWarning
 from hessence.models.criterion import FunctionCriterion, Reduction
-from hessence.models.model_checks import misfit
 from hessence.models.model_matrices import ModelHessian, hessian
 from hessence.models.recognition.recognise import NotRecognised, exact_spectrum
 from hessence.spectra.estimate import Estimate

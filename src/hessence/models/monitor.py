@@ -14,13 +14,13 @@ from hessence._common.arguments import Seed, require_int, require_tolerance, see
 from hessence._common.arrays import NotFiniteError
 from hessence._common.device import full_precision
 from hessence.krylov.trace import FEWEST, trace
+from hessence.models._monitor_files import MonitorFiles
+from hessence.models._parameters import Parameters
+from hessence.models._tracking import Top, Tracker
 from hessence.models.criterion import PairCriterion
 from hessence.models.history import History, Measurement
 from hessence.models.model_layers import unwrap
 from hessence.models.model_matrices import hessian
-from hessence.models.monitor_files import MonitorFiles
-from hessence.models.parameters import Parameters
-from hessence.models.tracking import Top, Tracker
 
 
 class Monitor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hessence.models.recognition.program import Layer, Relu, Skip, features, read
+from hessence.models.recognition._program import Layer, Relu, Skip, features, read
 from tests.models.recognition.custom import Custom, torch_double
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hessence as hs
-from hessence.networks.scalar import affine_closed_form
+from hessence.networks.scalar import _affine_closed_form as affine_closed_form
 from tests.oracle import LOSSES, Case, all_vectors, assert_spectrum, exact_eigenvalues
 from tests.strategies import theorem_cases, typical
 

@@ -2,7 +2,7 @@
 
 A table of rules, read from top to bottom, maps what a model was seen to do to the network whose
 theorem gives its Hessian. What no rule for whole models covers may still have a narrow twin
-(:mod:`hessence.models.recognition.pairs`).
+(:mod:`hessence.models.recognition._pairs`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 import torch
 
 from hessence.models.model_matrices import ModelHessian
-from hessence.models.recognition.candidate import Candidate, NotRecognised, Reason
-from hessence.models.recognition.chains import (
+from hessence.models.recognition._candidate import Candidate, NotRecognised, Reason
+from hessence.models.recognition._chains import (
     affine_chain,
     linear_chain,
     scalar_affine,
     scalar_linear,
     scalar_relu,
 )
-from hessence.models.recognition.pairs import by_twin, twin_layers
+from hessence.models.recognition._pairs import by_twin, twin_layers
 from hessence.spectra.spectrum import Spectrum
 
 __all__ = ["NotRecognised", "Recognition", "exact_spectrum", "recognise"]
@@ -134,7 +134,7 @@ def recognise(H: ModelHessian) -> Recognition:
     >>> model = Sequential(Linear(4, 3), ReLU(), Linear(3, 1))
     >>> recognise(hs.hessian(model, (x, y), MSELoss()))
     Traceback (most recent call last):
-    hessence.models.recognition.candidate.NotRecognised: ... layer '1' is a ReLU, and ...
+    hessence.models.recognition._candidate.NotRecognised: ... layer '1' is a ReLU, and ...
     """
     candidate = Candidate.of(H)
     refusals = {}

@@ -20,12 +20,12 @@ import array_api_compat as api
 
 from hessence._common.arrays import Array, floating, require_same_shape, require_shape, transpose
 from hessence.data.losses import PointwiseLoss
-from hessence.networks.attention.activations import Softmax
-from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
-from hessence.networks.attention.matrix_attention_hessian import (
+from hessence.networks.attention._matrix_attention_hessian import (
     MatrixAttentionHessian,
     TokenMoments,
 )
+from hessence.networks.attention.activations import Softmax
+from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
 
 
 class MatrixAttention(AttentionNetwork):

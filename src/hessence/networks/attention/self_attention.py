@@ -11,10 +11,10 @@ import array_api_compat as api
 
 from hessence._common.arrays import Array, floating, require_same_shape, require_shape
 from hessence.data.losses import PointwiseLoss
+from hessence.networks.attention._descent import AttentionDescent
 from hessence.networks.attention.activations import Softmax, as_activation
 from hessence.networks.attention.attention_hessian import AttentionBounds, AttentionHessian, Scalars
 from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
-from hessence.networks.attention.descent import AttentionDescent
 from hessence.networks.scalar.gram import Gram, gram
 
 CACHE = 2**15

@@ -12,9 +12,9 @@ import numpy as np
 
 from hessence._common.arguments import Seed, generator
 from hessence._common.arrays import Array, floating, like, numerical_rank, to_numpy
+from hessence.networks.linear._gauss_newton import balance_defect
+from hessence.networks.linear._modes import find_modes
 from hessence.networks.linear.bounds import LinearBounds, bounds_of
-from hessence.networks.linear.gauss_newton import balance_defect
-from hessence.networks.linear.modes import find_modes
 from hessence.networks.linear.network import LinearNetwork, as_layers, as_multipliers
 
 

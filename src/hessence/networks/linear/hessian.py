@@ -10,12 +10,12 @@ import array_api_compat as api
 from hessence._common.arrays import Array, epsilon, requires_gradient, to_numpy
 from hessence.data.matrix_objectives import Separable
 from hessence.krylov.eigenpairs_result import Eigenpairs
-from hessence.networks.linear.gauss_newton import TooLargeError, gauss_newton
-from hessence.networks.linear.modes import TOLERANCE, find_modes
-from hessence.networks.linear.pairs import Pairs
-from hessence.networks.linear.products import LinearProducts
+from hessence.networks.linear._gauss_newton import TooLargeError, gauss_newton
+from hessence.networks.linear._modes import TOLERANCE, find_modes
+from hessence.networks.linear._pairs import Pairs
+from hessence.networks.linear._products import LinearProducts
+from hessence.networks.linear._top import top_of_batch, top_of_twin
 from hessence.networks.linear.range_reduction import RangeReduction
-from hessence.networks.linear.top import top_of_batch, top_of_twin
 from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK, Subspaces

@@ -12,10 +12,10 @@ from hessence._common.arrays import Array, epsilon, floating, largest, require_s
 from hessence.data.linear_objective import AnyLoss, linear_objective
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.networks.descent import Descent
-from hessence.networks.linear.chain import Chain
-from hessence.networks.linear.descent import LinearWeightDescent, ModeDescent
+from hessence.networks.linear._chain import Chain
+from hessence.networks.linear._descent import LinearWeightDescent, ModeDescent
+from hessence.networks.linear._modes import TOLERANCE, find_modes
 from hessence.networks.linear.hessian import LinearHessian
-from hessence.networks.linear.modes import TOLERANCE, find_modes
 from hessence.networks.network import Network
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from hessence._common.arrays import Array, epsilon, floating, integers, numerical_rank, to_numpy
 from hessence.data.matrix_objectives import is_scalar_multiple
 from hessence.data.moments import Moments, as_moments
-from hessence.networks.linear.gauss_newton import TOLERANCE
+from hessence.networks.linear._gauss_newton import TOLERANCE
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Isometry, Subspaces
 

@@ -12,7 +12,7 @@ from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
 from hessence.data.objectives import vector_objective
-from hessence.networks.scalar.affine_hessian import AffineHessian
+from hessence.networks.scalar._affine_hessian import AffineHessian
 from hessence.networks.scalar.network import ScalarNetwork
 
 

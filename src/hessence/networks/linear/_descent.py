@@ -17,9 +17,9 @@ import numpy as np
 from hessence._common.arrays import Array, Numbers, like, to_numpy
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.networks.descent import Descent, Moving, WeightDescent
+from hessence.networks.linear._modes import Modes
+from hessence.networks.linear._pair_blocks import largest_eigenvalue
 from hessence.networks.linear.hessian import LinearHessian
-from hessence.networks.linear.modes import Modes
-from hessence.networks.linear.pair_blocks import largest_eigenvalue
 
 
 class ModeDescent(Descent):

@@ -15,13 +15,13 @@ from hessence._common.arguments import Seed
 from hessence._common.arrays import require_finite
 from hessence._common.device import full_precision, reduced
 from hessence._common.messages import warn
+from hessence.models._model_checks import BatchCheck, misfit
+from hessence.models._model_copy import ModelCopy
+from hessence.models._problem import Problem
+from hessence.models._products import Graphs
 from hessence.models.batch_parts import tensors_in
 from hessence.models.checks import Check, CheckWarning
 from hessence.models.data import gather, parallel, sum_number, sum_tensor
-from hessence.models.model_checks import BatchCheck, misfit
-from hessence.models.model_copy import ModelCopy
-from hessence.models.problem import Problem
-from hessence.models.products import Graphs
 from hessence.spectra.operators import Operator
 
 WHERE = "it comes from the data or the parameters, or the model overflows"

@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 
 from hessence._common.arrays import Numbers
-from hessence.krylov.basis import Basis
+from hessence.krylov._basis import Basis
 from hessence.krylov.request import Which
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, like, to_numpy
-from hessence.networks.linear.modes import Modes
-from hessence.networks.linear.pair_blocks import PairBlocks
-from hessence.networks.linear.products import LinearProducts
+from hessence.networks.linear._modes import Modes
+from hessence.networks.linear._pair_blocks import PairBlocks
+from hessence.networks.linear._products import LinearProducts
 from hessence.spectra.subspaces import Isometry, Subspaces
 
 

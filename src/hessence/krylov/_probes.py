@@ -9,7 +9,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, largest, like
-from hessence.krylov.operand import Operand, unit
+from hessence.krylov._operand import Operand, unit
 
 LEVEL = 0.975
 """Of a band on either side: 95 % in all."""

@@ -12,7 +12,7 @@ import numpy as np
 from hessence._common.arrays import Array, to_numpy
 from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import ConvergenceWarning, Eigenpairs
-from hessence.networks.linear.products import LinearProducts
+from hessence.networks.linear._products import LinearProducts
 from hessence.networks.twin import narrow_twin
 
 LONG_BATCH = 32

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 
 from hessence._common.arrays import dtype_name
 from hessence.data.losses import NAMED, PointwiseLoss, as_loss
-from hessence.models import loss_hessian
+from hessence.models import _loss_hessian as loss_hessian
+from hessence.models._loss_hessian import LossHessian
 from hessence.models.batch_parts import is_pair
 from hessence.models.criterion import (
     ClosureCriterion,
@@ -28,7 +29,6 @@ from hessence.models.criterion import (
     PairCriterion,
     Reduction,
 )
-from hessence.models.loss_hessian import LossHessian
 
 ELEMENTWISE = (
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss,

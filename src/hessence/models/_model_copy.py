@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from hessence._common.arrays import dtype_name
+from hessence.models._exact_kernels import ExactKernels
+from hessence.models._parameters import Parameters, irregular
 from hessence.models.batch_parts import copied, tensors_in
-from hessence.models.exact_kernels import ExactKernels
 from hessence.models.model_layers import ModelState, require_deterministic, unwrap
-from hessence.models.parameters import Parameters, irregular
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _SIMPLE = (bool, int, float, str, type(None))

@@ -34,8 +34,8 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, like
-from hessence.krylov.linear_algebra import eigensystem, subtract, take_out
-from hessence.krylov.probes import Probes, ScaledProduct
+from hessence.krylov._linear_algebra import eigensystem, subtract, take_out
+from hessence.krylov._probes import Probes, ScaledProduct
 
 NEGLIGIBLE = 32
 """A remainder below this many ε · ‖H‖ is rounding: the recurrence has found all there is."""

@@ -24,8 +24,8 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
-from hessence.krylov.linear_algebra import eigensystem, lengths, orthogonalise
-from hessence.krylov.operand import Operand, unit
+from hessence.krylov._linear_algebra import eigensystem, lengths, orthogonalise
+from hessence.krylov._operand import Operand, unit
 
 NEGLIGIBLE = 8
 """A remainder below this many ε · ‖H‖ is rounding, and no direction to go on with."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hessence._common.arrays import Numbers
-from hessence.networks.linear.modes import Modes
+from hessence.networks.linear._modes import Modes
 
 CHUNK = 2048
 """How many pairs are worked on at a time, so that their blocks stay in the cache."""

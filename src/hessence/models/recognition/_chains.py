@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from hessence.data.matrix_objectives import Dense, Separable
-from hessence.models.recognition.affine_chain import AffineChain
-from hessence.models.recognition.candidate import VARIABLES, Candidate
+from hessence.models.recognition._affine_chain import AffineChain
+from hessence.models.recognition._candidate import VARIABLES, Candidate
 from hessence.networks.linear.deep_linear import DeepLinear
 from hessence.networks.linear.hessian import LinearHessian, twin_of
 from hessence.networks.linear.network import LinearNetwork

@@ -21,7 +21,7 @@ import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, to_numpy
 from hessence.data.matrix_objectives import Separable
-from hessence.networks.linear.products import LinearProducts
+from hessence.networks.linear._products import LinearProducts
 
 TOLERANCE = 1000
 """Layers, data and gradient count as aligned if they are off by at most this many ε, relative."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from hessence.models.products import Graph
+from hessence.models._products import Graph
 
 
 def compiled(build: Callable[[Any], Graph]) -> Callable[[Any], Graph]:

@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hessence.models._model_copy import ModelCopy
+from hessence.models._products import Graph
 from hessence.models.criterion import PairCriterion
-from hessence.models.model_copy import ModelCopy
 from hessence.models.model_layers import flatten, is_plain
-from hessence.models.products import Graph
 
 ELEMENTWISE = (
     nn.CELU, nn.ELU, nn.GELU, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU,

@@ -26,8 +26,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from hessence.models.recognition.candidate import VARIABLES, Candidate, NotRecognised
-from hessence.models.recognition.program import Layer
+from hessence.models.recognition._candidate import VARIABLES, Candidate, NotRecognised
+from hessence.models.recognition._program import Layer
 from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Subspaces

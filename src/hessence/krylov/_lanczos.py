@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon
-from hessence.krylov.basis import Basis
-from hessence.krylov.copies import hiding_places, search_for_copies
-from hessence.krylov.operand import Operand
+from hessence.krylov._basis import Basis
+from hessence.krylov._copies import hiding_places, search_for_copies
+from hessence.krylov._operand import Operand
 from hessence.krylov.request import ROUNDING, Request, RitzPairs, preference
 
 SEARCH_ROOM = 16

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from hessence._common.arguments import Seed
+from hessence.models._model_copy import ModelCopy
+from hessence.models._parameters import Parameters
+from hessence.models._problem import Problem
+from hessence.models._products import Graph
 from hessence.models.batch_parts import can_join, first_length, joined, rebuilt, some_rows
 from hessence.models.checks import Check, compare, outcome, unit_vectors
 from hessence.models.criterion import FunctionCriterion, OwnCriterion, predict
 from hessence.models.data import Batches
-from hessence.models.model_copy import ModelCopy
-from hessence.models.parameters import Parameters
-from hessence.models.problem import Problem
-from hessence.models.products import Graph
 
 COMPARED = 4
 """How many batches are joined with the first one to see whether a loss is what was said of it."""

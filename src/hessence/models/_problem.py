@@ -12,9 +12,13 @@ from torch import Tensor, nn
 
 from hessence._common.arrays import dtype_name
 from hessence._common.device import budget
+from hessence.models._criteria import PointwiseCriterion, as_criterion, is_own
+from hessence.models._feed_forward import Chain, FeedForwardGraph
+from hessence.models._graph_memory import graph_bytes
+from hessence.models._model_copy import ModelCopy
+from hessence.models._products import Graph, Graphs
 from hessence.models.batch_parts import rebuilt
 from hessence.models.checks import RANDOM, same
-from hessence.models.criteria import PointwiseCriterion, as_criterion, is_own
 from hessence.models.criterion import (
     ClosureCriterion,
     Criterion,
@@ -25,10 +29,6 @@ from hessence.models.criterion import (
     predict,
 )
 from hessence.models.data import Batches, gather, is_sample_pair, merged, parallel
-from hessence.models.feed_forward import Chain, FeedForwardGraph
-from hessence.models.graph_memory import graph_bytes
-from hessence.models.model_copy import ModelCopy
-from hessence.models.products import Graph, Graphs
 
 TRIED = 64
 """How many samples it is tried on whether a loss is steady and samples do not depend on others."""
@@ -253,7 +253,7 @@ class Problem:
         """
         chain, criterion, size = self._chain, self.criterion, partial(graph_bytes, build)
         if self.compile:
-            from hessence.models.compiled import compiled
+            from hessence.models._compiled import compiled
 
             build = compiled(build)
         elif isinstance(criterion, PairCriterion) and chain is not None and self._covered(chain):

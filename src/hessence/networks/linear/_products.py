@@ -1,6 +1,6 @@
 r"""The Hessian of a product of matrices, from moments alone.
 
-With :math:`M = W_L \cdots W_1` and P, S as in :mod:`hessence.networks.linear.chain`, the second
+With :math:`M = W_L \cdots W_1` and P, S as in :mod:`hessence.networks.linear._chain`, the second
 variation of a loss ℓ(M), or of a loss of M plus a constant, is
 
 .. math:: \nabla^2\ell[dM, dM] + 2\sum_{k>l} \langle G, S_k\, dW_k\, W_{k-1}\cdots W_{l+1}\, dW_l\,
@@ -20,7 +20,7 @@ import array_api_compat as api
 
 from hessence._common.arrays import Array, stack_rows, transpose
 from hessence.data.matrix_objectives import Dense, LossHessian, Separable
-from hessence.networks.linear.chain import Chain
+from hessence.networks.linear._chain import Chain
 from hessence.spectra.operators import Hessian, Part
 
 

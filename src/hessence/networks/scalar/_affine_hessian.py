@@ -9,7 +9,7 @@ The loss depends on :math:`\beta = (\langle w, v\rangle, \langle w, b\rangle)`, 
 
 This is the narrow twin of the product :math:`w^\top (v, b)` with the input (x, 1). Where the
 assumptions of the paper hold, its block splits further
-(:mod:`hessence.networks.scalar.affine_closed_form`).
+(:mod:`hessence.networks.scalar._affine_closed_form`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import array_api_compat as api
 
 from hessence._common.arrays import Array, stack_rows, transpose
-from hessence.networks.scalar.affine_closed_form import AffineClosedForm
+from hessence.networks.scalar._affine_closed_form import AffineClosedForm
 from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.operators import Hessian, Part
 from hessence.spectra.spectrum import Spectrum

@@ -34,7 +34,7 @@ from hessence._common.arrays import (
     transpose,
 )
 from hessence.data.matrix_objectives import Separable, is_scalar_multiple
-from hessence.networks.linear.products import LinearProducts
+from hessence.networks.linear._products import LinearProducts
 from hessence.spectra.frames import Complement
 from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Subspaces
 

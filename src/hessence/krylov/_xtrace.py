@@ -36,8 +36,8 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon
-from hessence.krylov.linear_algebra import inner_products, lengths, take_out
-from hessence.krylov.probes import Probes, ScaledProduct
+from hessence.krylov._linear_algebra import inner_products, lengths, take_out
+from hessence.krylov._probes import Probes, ScaledProduct
 
 COLUMNS = 16
 """How many vectors to multiply at once."""

@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hessence.models._graph_memory import PROBES, chunk_size
+from hessence.models._model_copy import ModelCopy
+from hessence.models._parameters import Parameters
 from hessence.models.batch_parts import byte_count
 from hessence.models.criterion import Criterion, PairCriterion, predict
 from hessence.models.data import Batches, is_sample_pair, merged
-from hessence.models.graph_memory import PROBES, chunk_size
-from hessence.models.model_copy import ModelCopy
-from hessence.models.parameters import Parameters
 
 
 class Graph(ABC):

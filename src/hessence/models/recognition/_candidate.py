@@ -17,7 +17,7 @@ from hessence.models.criterion import PairCriterion
 from hessence.models.data import gather, is_sample_pair, merged, parallel
 from hessence.models.model_layers import has_hooks
 from hessence.models.model_matrices import ModelHessian, hessian
-from hessence.models.recognition.program import Layer, Program, Relu, Skip, Steps, features, read
+from hessence.models.recognition._program import Layer, Program, Relu, Skip, Steps, features, read
 
 VARIABLES = 2048
 """In how many variables a loss is differentiated twice: each takes a pass over the data."""
