@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from hessence.models._parameters import irregular
+
 LossHessian = Callable[[Tensor], Tensor]
 
 
@@ -70,11 +72,7 @@ def by_autograd(total: Callable[[Tensor], Tensor], prediction: Tensor) -> LossHe
     with torch.enable_grad():
         value = total(z)
         if not value.requires_grad:
-            if bool(value != 0):  # of no targets at all it is the number zero
-                raise ValueError(
-                    "loss has no derivative in the prediction: it was detached, or computed under "
-                    "torch.no_grad()."
-                )
+            _require_constant(total, z.detach(), value)
             return lambda u: torch.zeros_like(u)
         (gradient,) = torch.autograd.grad(value, z, create_graph=True, materialize_grads=True)
 
@@ -89,6 +87,16 @@ def by_autograd(total: Callable[[Tensor], Tensor], prediction: Tensor) -> LossHe
         return torch.stack(images).reshape(u.shape)
 
     return apply
+
+
+def _require_constant(total: Callable[[Tensor], Tensor], z: Tensor, value: Tensor) -> None:
+    """Refuse a loss that depends on the prediction without PyTorch knowing."""
+    there = total(z + irregular(z))
+    if not torch.equal(there.detach(), value.detach()):
+        raise ValueError(
+            "loss has no derivative, but changes with the prediction: it was detached, or computed "
+            "under torch.no_grad()."
+        )
 
 
 def _class_mass(loss: nn.CrossEntropyLoss, logits: Tensor, target: Tensor, classes: int) -> Tensor:
