@@ -27,7 +27,7 @@ from hessence.papers.experiments.jobs import Engine, EngineError
 from hessence.papers.experiments.listing import listing
 from hessence.papers.experiments.outputs import FAILURES, findings_table, write_outputs
 from hessence.papers.experiments.protocol import PRESETS, Experiment
-from hessence.papers.experiments.runner import Collected, collect, list_tasks
+from hessence.papers.experiments.runner import collect, list_tasks
 from hessence.papers.experiments.settings import SettingError, changed, nearest
 from hessence.papers.experiments.store import CorruptStoreError, InUseError, Store, open_store
 from hessence.papers.task_progress import TaskProgress
@@ -172,7 +172,11 @@ def _run_one(plan: Plan, options: argparse.Namespace, store: Store, engine: Engi
     with TaskProgress(experiment.id, sys.stderr) as progress:
         collected = collect(experiment, plan.settings, options.seed, store, engine, progress.update)
     if collected.failures:
-        _tell_failures(experiment, folder, collected)
+        details = "\n".join(f"{task}\n{outcome.details}" for task, outcome in collected.failures)
+        task, outcome = collected.failures[0]
+        count = f"{len(collected.failures)} of {collected.tasks} task{'s' * (collected.tasks != 1)}"
+        what = f"{count} failed, the first, {dict(task)}: {outcome.error}"
+        _tell(experiment, what, folder, details)
         return False
     try:
         found = write_outputs(
@@ -191,14 +195,6 @@ def _run_one(plan: Plan, options: argparse.Namespace, store: Store, engine: Engi
     print(findings_table(found).to_text())
     print(f"\nFigure, records and settings: {folder}\n", flush=True)
     return True
-
-
-def _tell_failures(experiment: Experiment[Any], folder: Path, collected: Collected) -> None:
-    details = "\n".join(f"{task}\n{outcome.details}" for task, outcome in collected.failures)
-    task, outcome = collected.failures[0]
-    count = f"{len(collected.failures)} of {collected.tasks} task{'s' * (collected.tasks != 1)}"
-    what = f"{count} failed, the first, {dict(task)}: {outcome.error}"
-    _tell(experiment, what, folder, details)
 
 
 def _tell(experiment: Experiment[Any], what: str, folder: Path, details: str) -> None:

@@ -62,14 +62,6 @@ def search_for_copies(
     """
     # Pending vectors may hold a good part of an overlooked copy, so they are searched too.
     aside = basis.set_aside()
-    sure = _search(basis, places, confidence, products, complement)
-    basis.take_back(*aside)
-    return sure
-
-
-def _search(
-    basis: Basis, places: Numbers, confidence: float, products: int, complement: int
-) -> float | None:
     enough = 2 * complement / (np.pi * (1 - confidence) ** 2)
     signs = np.asarray([1.0, -1.0])[:, None]
     before, now = np.zeros(places.shape), np.ones(places.shape)
@@ -86,6 +78,7 @@ def _search(
         ahead = (places - signs * diagonal) * now - coupling * before
         searching = mass < enough
         if (searching & (ahead[..., 0] <= 0)).any():
+            basis.take_back(*aside)
             return None
         # A coupling of zero ends the chain: all that u meets is known, and nothing hides there.
         # What is settled stands still, or its polynomials would overflow in the end.
@@ -95,6 +88,7 @@ def _search(
         coupling = onward
         if (mass >= enough).all():
             break
+    basis.take_back(*aside)
     doubt = (2 * complement / (np.pi * mass.min())) ** 0.5
     return 1 - min(1.0, float(doubt))
 

@@ -20,7 +20,7 @@ Let :math:`t_{i|j}` be estimate i with vector j left out as well. Given all vect
 which needs no knowledge of tr H. With s² the sample variance of the estimates, and c the mean of
 these products over all pairs, s²/k + c is an unbiased estimate of the variance of their mean.
 
-The sketch, which Hutch++ takes too, is the range of an operator as a few random vectors see it.
+The sketch is the range of an operator as a few random vectors see it.
 Images of random unit vectors, Y = HΩ, are orthonormalised as they come, :math:`Y = Q R`. Only Q is
 kept. An image that depends on those before it, up to rounding, adds nothing to Q; after such an
 image no more are taken, because a random vector has just failed to find anything outside of Q. So
@@ -63,9 +63,9 @@ class Sketch:
     squared_norm: float  # of H, estimated by n times the mean of ‖Hω‖²
 
 
-def sketch(product: ScaledProduct, probes: Probes, count: int) -> Sketch:
-    """Multiply `count` of the probes at most, and then the basis of what comes out."""
-    start = probes.draw(0)
+def sketch(product: ScaledProduct, probes: Probes) -> Sketch:
+    """Multiply the probes, and then the basis of what comes out."""
+    start, count = probes.draw(0), len(probes)
     xp, size = api.array_namespace(start), int(start.shape[0])
     rows = xp.empty((count, size), dtype=start.dtype, device=api.device(start))
     images, known, taken, squares = np.zeros((count, count)), 0, 0, 0.0

@@ -11,10 +11,10 @@ from hessence._common.arguments import Seed, generator, require_int
 from hessence._common.arrays import epsilon, like, to_numpy
 from hessence._common.device import full_precision, vectors_within
 from hessence._common.files import Saved
-from hessence.krylov._linear_algebra import inner_products, lengths, orthogonalise
+from hessence.krylov._linear_algebra import lengths
 from hessence.krylov._operand import Operand, operand
 from hessence.krylov._probes import Probes, ScaledProduct, student
-from hessence.krylov._xtrace import COLUMNS, Sketch, parts_of, sketch, xtrace
+from hessence.krylov._xtrace import COLUMNS, parts_of, sketch, xtrace
 
 NORMAL = 1.959964
 """The quantile of the normal distribution that goes with ``student``."""
@@ -43,7 +43,7 @@ class Trace(Saved, kind="trace"):
     products : int
         How many vectors were multiplied by the operator.
     method : str
-        ``"xtrace"``, ``"hutch++"``, or ``"dense"`` if all n columns of the operator were computed.
+        ``"xtrace"``, or ``"dense"`` if all n columns of the operator were computed.
 
     Examples
     --------
@@ -69,15 +69,11 @@ class Trace(Saved, kind="trace"):
         )
 
 
-def trace(
-    H: Any,
-    products: int = 100,
-    rng: Seed = 0,
-    *,
-    method: str = "xtrace",
-    memory: float | None = None,
-) -> Trace:
+def trace(H: Any, products: int = 100, rng: Seed = 0, *, memory: float | None = None) -> Trace:
     r"""Estimate the trace of a symmetric operator, with its standard error.
+
+    XTrace makes the most of every product: half of them find the range of H, and each vector that
+    did so also estimates what the others have missed.
 
     Parameters
     ----------
@@ -88,14 +84,10 @@ def trace(
         How many products to spend, at least 4. From n on, n of them give the exact diagonal.
     rng : int or numpy.random.Generator
         The source of random vectors. The same seed gives the same result.
-    method : {"xtrace", "hutch++"}
-        XTrace makes the most of every product: half of them find the range of H, and each vector
-        that did so also estimates what the others have missed. Hutch++ uses a third of them to find
-        a range, a third for the trace on it and a third of them for the rest.
     memory : float, optional
         How many bytes the vectors may take, by default half of what the device has available.
-        XTrace keeps products / 2 vectors, Hutch++ a third. Where they do not fit, the budget goes
-        into several independent estimates, whose mean is less accurate.
+        XTrace keeps products / 2 of them. Where they do not fit, the budget goes into several
+        independent estimates, whose mean is less accurate.
 
     Returns
     -------
@@ -117,8 +109,7 @@ def trace(
     References
     ----------
     E. Epperly, J. Tropp, R. Webber, XTrace: making the most of every sample in stochastic trace
-    estimation, SIAM J. Matrix Anal. Appl. 45 (2024). R. Meyer, C. Musco, C. Musco, D. Woodruff,
-    Hutch++: optimal stochastic trace estimation, SOSA 2021.
+    estimation, SIAM J. Matrix Anal. Appl. 45 (2024).
 
     Examples
     --------
@@ -133,8 +124,6 @@ def trace(
     subject = operand(H)
     if subject.batch:
         raise ValueError(f"H must be one matrix, of shape (n, n), got {tuple(H.shape)}.")
-    if method not in ("xtrace", "hutch++"):
-        raise ValueError(f'method must be "xtrace" or "hutch++", got {method!r}.')
     n = subject.size
     require_int("products", products, min(FEWEST, n), None)
     source = generator(rng)
@@ -142,10 +131,10 @@ def trace(
     product = ScaledProduct(subject)
     with full_precision():
         if products >= n:
-            found, method = _dense(subject, product), "dense"
+            found = _dense(subject, product)
         else:
-            counts = _split(int(products), 2 if method == "xtrace" else 3, room)
-            parts = [_estimate(subject, product, count, method, source) for count in counts]
+            counts = _split(int(products), room)
+            parts = [_estimate(subject, product, count, source) for count in counts]
             found = _Found(
                 float(np.mean([part.value for part in parts])),
                 float(np.linalg.norm([part.error for part in parts])) / len(parts),
@@ -158,7 +147,7 @@ def trace(
         value=found.value * product.scale,
         stderr=float(widening * found.error + allowance) * product.scale,
         products=product.products,
-        method=method,
+        method="xtrace" if products < n else "dense",
     )
 
 
@@ -183,57 +172,19 @@ def _dense(subject: Operand, product: ScaledProduct) -> _Found:
     return _Found(total, 0.0, 0, squares)
 
 
-def _split(products: int, shares: int, room: int) -> list[int]:
-    """Split the products so that the basis of each part, a share of it, fits beside the rest."""
-    fitting = max(FEWEST, shares * (room - WORKSPACE))
+def _split(products: int, room: int) -> list[int]:
+    """Split the products so that the basis of each part, half of it, fits beside the rest."""
+    fitting = max(FEWEST, 2 * (room - WORKSPACE))
     count = max(1, min(-(-products // fitting), products // FEWEST))
     return [products // count + (i < products % count) for i in range(count)]
 
 
 def _estimate(
-    subject: Operand, product: ScaledProduct, products: int, method: str, rng: np.random.Generator
+    subject: Operand, product: ScaledProduct, products: int, rng: np.random.Generator
 ) -> _Found:
-    n, reference = subject.size, subject.reference
-    if method == "xtrace":
-        probes = Probes(rng, products // 2, n, reference)
-        known = sketch(product, probes, len(probes))
-        estimates, covariance = xtrace(known, n)
-        count = len(estimates)
-        error = np.sqrt(estimates.var(ddof=1) / count + covariance)
-        return _Found(float(estimates.mean()), float(error), count - 1, known.squared_norm)
-    probes = Probes(rng, products - products // 3, n, reference)
-    known = sketch(product, probes, products // 3)
-    value, error = _hutchpp(known, product, probes, products // 3)
-    freedom = len(probes) - products // 3 - 1
-    return _Found(value, error, freedom, known.squared_norm)
-
-
-def _hutchpp(
-    known: Sketch, product: ScaledProduct, probes: Probes, first: int
-) -> tuple[float, float]:
-    r"""Return the trace on the sketch's range Q and an estimate of the rest, with its error.
-
-    The rest, :math:`\operatorname{tr} A` with :math:`A = PHP`, is the mean of :math:`d\,v^\top A v`
-    for probes from `first` on, projected and normalised. Its variance is estimated twice, by the
-    sample's, and from what it must be (see ``smoothing``), with the mean of
-    :math:`\|Av\|^2 = (v^\top A v)^2 + \|Av - (v^\top A v) v\|^2` for tr A² / d; the larger one
-    counts.
-    """
-    rows = known.rows
-    d = int(rows.shape[1]) - int(rows.shape[0])
-    forms: list[float] = []
-    squares: list[float] = []
-    for part in parts_of(len(probes) - first):
-        columns = probes.columns(first + part.start, first + part.stop)
-        _, columns = orthogonalise(rows, columns)
-        columns = columns / like(lengths(columns), columns)
-        _, outside = orthogonalise(rows, product(columns))
-        for j in range(part.stop - part.start):
-            vector, image = columns[:, j : j + 1], outside[:, j : j + 1]
-            form = float(inner_products(vector.mT, image)[0, 0])
-            forms.append(form)
-            squares.append(float(lengths(image - form * vector)[0]) ** 2)
-    mean, count = float(np.mean(forms)), len(forms)
-    variance = (float(np.mean(squares)) + float(np.var(forms))) * 2 / (d + 2)
-    error = max(np.sqrt(variance), float(np.std(forms, ddof=1))) / np.sqrt(count)
-    return float(np.trace(known.inside)) + d * mean, float(d * error)
+    probes = Probes(rng, products // 2, subject.size, subject.reference)
+    known = sketch(product, probes)
+    estimates, covariance = xtrace(known, subject.size)
+    count = len(estimates)
+    error = np.sqrt(estimates.var(ddof=1) / count + covariance)
+    return _Found(float(estimates.mean()), float(error), count - 1, known.squared_norm)
