@@ -11,18 +11,18 @@ the loss sees a shifted argument, and a squared error the targets y − x.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hessence.data.matrix_objectives import Dense, Separable
-from hessence.models.recognition._affine_chain import AffineChain
 from hessence.models.recognition._candidate import VARIABLES, Candidate
 from hessence.networks.linear.deep_linear import DeepLinear
 from hessence.networks.linear.hessian import LinearHessian, twin_of
 from hessence.networks.linear.network import LinearNetwork
-from hessence.networks.linear.range_reduction import range_size
+from hessence.networks.linear.range_reduction import RangeReduction, range_size
 from hessence.networks.linear.residual_linear import ResidualLinear
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
 from hessence.networks.scalar.cells import CellProducts, Cells
@@ -143,14 +143,34 @@ def _may_be_aligned(hessian: LinearHessian) -> bool:
 
 
 def affine_chain(candidate: Candidate) -> Spectrum:
-    """Return the spectrum of linear layers with biases anywhere."""
-    weights, biases = _shifted(candidate), candidate.biases
-    raised = [_raised(w, b) for w, b in zip(weights, biases, strict=True)]
+    r"""Return the spectrum of linear layers with biases anywhere.
+
+    A layer :math:`h \mapsto W h + b` is the matrix [[W, b], [0, 1]] on (h, 1). So a chain of them
+    is a product of matrices of which only the blocks V = [W, b] are parameters, and its Hessian is
+    part of the Hessian of the product. A change dV matters only through what of the product of the
+    matrices before it, and of the weights after it, V meets.
+    """
+    biases = candidate.biases
+    raised = [_raised(w, b) for w, b in zip(_shifted(candidate), biases, strict=True)]
     raised[-1] = raised[-1][:-1]
     hessian, factor = _of_product(raised, candidate)
-    chain = AffineChain(hessian, tuple(bias is not None for bias in biases))
-    require_small(chain.size, chain.shape[0])
-    return _placed(chain.spectrum(), factor, _biases_last(candidate))
+    blocks = [
+        (slice(len(w)), slice(w.shape[1] + (b is not None)))
+        for w, b in zip(candidate.weights, biases, strict=True)
+    ]
+    before = [p[width] for p, (_, width) in zip(hessian.chain.before, blocks, strict=True)]
+    after = [s[:, rows] for s, (rows, _) in zip(hessian.chain.after, blocks, strict=True)]
+    require_small(range_size(before, after), sum(p.numel() for p in candidate.parameters.values()))
+    parameters = [torch.zeros_like(matrix, dtype=torch.bool) for matrix in raised]
+    for mask, block in zip(parameters, blocks, strict=True):
+        mask[block] = True
+    layers = replace(
+        hessian.chain, factors=tuple(w[own] for w, own in zip(raised, blocks, strict=True))
+    )
+    own = hessian.restrict(torch.cat([mask.flatten() for mask in parameters]))
+    families = RangeReduction(layers, before, after).families()
+    spectrum = Spectrum(families, "range reduction", operator=own)
+    return _placed(spectrum, factor, _biases_last(candidate))
 
 
 def require_small(size: int, parameters: int) -> None:
