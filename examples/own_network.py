@@ -73,10 +73,10 @@ class QuadraticHessian(Hessian):
         return (self.W.size, self.W.size)
 
     @property
-    def _reference(self):
+    def reference(self):
         return self.W
 
-    def _apply(self, columns):
+    def times(self, columns):
         changes = columns.T.reshape(-1, *self.W.shape)
         images = np.zeros_like(changes)
         if self.part != "functional":

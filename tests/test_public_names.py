@@ -58,3 +58,12 @@ def test_private_modules_are_imported_from_their_own_folder_only():
                 home, _, name = str(node.module).rpartition(".")
                 private = name.startswith("_") and name not in ("_common", "_loading")
                 assert not private or home == folder, f"{path.name} imports {node.module}"
+
+
+def test_every_method_that_users_can_call_is_documented_by_its_class_or_a_base():
+    pytest.importorskip("torch")
+    for owner in (getattr(hs, name) for name in dir(hs) if name[0].isupper()):
+        for name, member in inspect.getmembers(owner):
+            ours = inspect.isfunction(member) or isinstance(member, property)
+            if ours and not name.startswith("_"):
+                assert inspect.getdoc(member), f"{owner.__name__}.{name}"

@@ -78,7 +78,7 @@ def test_parameters_of_the_model_itself_are_one_block(data):
 
 
 def test_mistakes_are_told_before_anything_is_computed(data, monkeypatch):
-    monkeypatch.setattr(ModelOperator, "_apply", lambda *_: pytest.fail("a product was made"))
+    monkeypatch.setattr(ModelOperator, "times", lambda *_: pytest.fail("a product was made"))
     for wrong in ({"groups": {"a": "0", "b": "zero"}}, {"which": "XX"}, {"tol": -1}):
         with pytest.raises(ValueError, match=rf"{min(wrong)}.*(zero|XX|-1)"):
             hs.layer_spectra(mlp(4, 3, 2), data, **wrong)

@@ -181,9 +181,9 @@ def test_an_operator_says_who_knows_what_it_does_not():
 def test_an_error_inside_of_a_property_is_shown():
     class Broken(hs.Operator):
         shape = (2, 2)
-        _reference = np.zeros(1)
+        reference = np.zeros(1)
 
-        def _apply(self, columns):
+        def times(self, columns):
             return columns
 
         @property

@@ -93,7 +93,7 @@ def test_members_of_a_family_have_their_own_labels_and_blocks():
     labels = ("large", "small")
     for members in (("/a", "/b"), lambda member: "/" + "ab"[member]):
         family = Subspaces(labels, lambda _: None, 3, members, matrix=matrix)
-        np.testing.assert_array_equal(family.eigenvalues(), [2, 1, 5, 4])
+        np.testing.assert_array_equal(family.eigenvalues, [2, 1, 5, 4])
         assert [family.label(s, i) for s in range(2) for i in range(2)] == [
             "large/a",
             "small/a",

@@ -69,10 +69,10 @@ class ModelOperator(Operator):
     @property
     def device(self) -> torch.device:
         """Where vectors must be."""
-        return self._reference.device
+        return self.reference.device
 
     @property
-    def _reference(self) -> Tensor:
+    def reference(self) -> Tensor:
         return self.parameters.leaves[0].detach()
 
     @property
@@ -212,7 +212,7 @@ class ModelOperator(Operator):
         """Return what changes by a product, to first order, when the parameters move."""
 
     @_recordable
-    def _apply(self, columns: Tensor) -> Tensor:
+    def times(self, columns: Tensor) -> Tensor:
         self.problem.require_steady()
         rows = columns.detach().mT.contiguous()
         result = self._graphs.multiply(rows, self.parameters, self._chosen)

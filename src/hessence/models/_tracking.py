@@ -150,7 +150,7 @@ class Tracker:
 
     def _without_warm_start(self, H: Any, rng: np.random.Generator) -> Top:
         pairs = eigenpairs(H, self._k, "LA", min(self._tol, LOOSEST), rng=rng)
-        self._past = WarmStart.nothing(H._reference, H.shape[0])
+        self._past = WarmStart.nothing(H.reference, H.shape[0])
         self._vectors = None
         self._learn(pairs)
         return _top(pairs, pairs.products, True)

@@ -152,7 +152,7 @@ class Monitor:
         if self._files is not None:
             self._history, states = self._files.load(self._history)
             for name, tracker in self._trackers.items():
-                tracker.restore(states.get(name, {}), self._hessian._reference, size)
+                tracker.restore(states.get(name, {}), self._hessian.reference, size)
 
     @property
     def history(self) -> History:

@@ -1,7 +1,7 @@
 """Symmetric operators on parameter space: what ``hessian`` returns, and what is made of them.
 
-An operator multiplies: a subclass says its ``shape``, gives some array of its kind (``_reference``)
-and multiplies columns (``_apply``). Everything else follows: the algebra ``H + 2 * G``, ``-H``,
+An operator multiplies: a subclass says its ``shape``, gives some array of its kind (``reference``)
+and multiplies columns (``times``). Everything else follows: the algebra ``H + 2 * G``, ``-H``,
 ``H.T``, the restriction to some of the parameters, the dense matrix, SciPy's operator, and what
 products tell of the spectrum. A ``Hessian`` knows more, and answers from theorems.
 """
@@ -77,26 +77,21 @@ class Operator(ABC):
         """The shape of the matrix, batch dimensions in front."""
 
     @abstractmethod
-    def _apply(self, columns: Array) -> Array:
-        """Multiply columns (..., p, k)."""
+    def times(self, columns: Array) -> Array:
+        """Multiply columns (..., p, k) as they are, without the checks of ``@``."""
 
     @property
     @abstractmethod
-    def _reference(self) -> Array:
-        """Some array of the operator, for its kind, type and device."""
-
-    @property
     def reference(self) -> Array:
         """Some array of the kind, type and device that vectors must have."""
-        return self._reference
 
     @property
     def dtype(self) -> Any:
         """The floating-point type."""
-        return self._reference.dtype
+        return self.reference.dtype
 
     def __matmul__(self, other: Array) -> Array:
-        _, columns = floating(("H", self._reference), **{"the operand of @": other})
+        _, columns = floating(("H", self.reference), **{"the operand of @": other})
         size = self.shape[-1]
         vector = columns.ndim == 1
         fits = 0 < columns.ndim <= max(2, len(self.shape))
@@ -105,11 +100,7 @@ class Operator(ABC):
                 f"the operand of @ must be a vector ({size},) or columns ({size}, k), "
                 f"got {tuple(columns.shape)}."
             )
-        return self._apply(columns[:, None])[..., 0] if vector else self._apply(columns)
-
-    def times(self, columns: Array) -> Array:
-        """Multiply columns (..., p, k) as they are, without the checks of ``@``: for solvers."""
-        return self._apply(columns)
+        return self.times(columns[:, None])[..., 0] if vector else self.times(columns)
 
     def __rmatmul__(self, other: Array) -> Array:
         # H is its own transpose: v @ H is H @ v, and of rows the transpose of H @ Vᵀ.
@@ -183,15 +174,15 @@ class Operator(ABC):
 
     def dense(self) -> Array:
         """Return the matrix itself, all p² entries of it."""
-        xp, size = api.array_namespace(self._reference), math.prod(self.shape)
+        xp, size = api.array_namespace(self.reference), math.prod(self.shape)
         needed = 2 * size * xp.finfo(self.dtype).bits / 8
-        if needed > available(self._reference):
+        if needed > available(self.reference):
             raise ValueError(
                 f"H has {size:.1e} entries, which would take {needed / 1e9:.0f} GB: use "
                 "hs.eigenpairs, hs.density or hs.trace instead."
             )
-        return self._apply(
-            xp.eye(self.shape[-1], dtype=self.dtype, device=api.device(self._reference))
+        return self.times(
+            xp.eye(self.shape[-1], dtype=self.dtype, device=api.device(self.reference))
         )
 
     def to_scipy(self) -> Any:
@@ -210,7 +201,7 @@ class Operator(ABC):
 
         if len(self.shape) != 2:
             raise ValueError(f"SciPy takes one matrix, but H is a batch of shape {self.shape}.")
-        reference = self._reference
+        reference = self.reference
 
         def multiply(columns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             return to_numpy(self @ like(columns, reference))
@@ -243,14 +234,13 @@ class Combination(Operator):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the matrix, batch dimensions in front."""
         return self.terms[0][1].shape
 
     @property
-    def _reference(self) -> Array:
+    def reference(self) -> Array:
         return self.terms[0][1].reference
 
-    def _apply(self, columns: Array) -> Array:
+    def times(self, columns: Array) -> Array:
         images = ((factor, part.times(columns)) for factor, part in self.terms)
         return sum(image if factor == 1 else factor * image for factor, image in images)
 
@@ -264,7 +254,6 @@ class Combination(Operator):
         return Spectrum(families, own.method, operator=self)
 
     def release(self) -> None:
-        """Let go of what the parts keep from one product to the next."""
         for _, part in self.terms:
             part.release()
 
@@ -286,10 +275,10 @@ class Restriction(Operator):
         return (*self.whole.shape[:-2], len(self.indices), len(self.indices))
 
     @property
-    def _reference(self) -> Array:
+    def reference(self) -> Array:
         return self.whole.reference
 
-    def _apply(self, columns: Array) -> Array:
+    def times(self, columns: Array) -> Array:
         xp, count = api.array_namespace(columns), len(self.indices)
         # Rows that are not chosen come from a row of zeros below the columns.
         source = np.full(self.whole.shape[-1], count)
@@ -299,7 +288,6 @@ class Restriction(Operator):
         return xp.take(images, integers(self.indices, columns), axis=-2)
 
     def release(self) -> None:
-        """Let go of what the operator keeps from one product to the next."""
         self.whole.release()
 
 
@@ -349,7 +337,7 @@ class Hessian(Operator):
         Zero where the residual vanishes; NaN where the largest eigenvalue of H is zero and that of
         the Gauss–Newton part is not.
         """
-        xp = api.array_namespace(self._reference)
+        xp = api.array_namespace(self.reference)
         mine, theirs = self.spectrum().sharpness, self.ggn.spectrum().sharpness
         gap = xp.abs(mine - theirs)
         missing = xp.where(gap == 0, 0 * gap, float("nan") + 0 * gap)

@@ -80,7 +80,7 @@ class Spectrum(SpectralResult, kind="spectrum"):
         self.method = method
         self.exact = exact
         self.families = tuple(family.of(operator) for family in families if family.size)
-        columns = [family.eigenvalues() for family in self.families]
+        columns = [family.eigenvalues for family in self.families]
         self._xp = xp = api.array_namespace(*columns)
         values = xp.concat(columns, axis=-1) + 0.0  # no negative zeros
         sizes = [int(column.shape[-1]) for column in columns]

@@ -115,10 +115,10 @@ class Subspaces:
             embed = self.isometry(member)
             return lambda coordinates, copies: place(embed(coordinates, copies))
 
-        xp = api.array_namespace(self._solved)
-        shape = self._solved.shape
+        xp = api.array_namespace(self.eigenvalues)
+        shape = self.eigenvalues.shape
         grouped = (*shape[:-1], -1, self.size) if self.members is not None else shape
-        values, labels = factor * xp.reshape(self._solved, grouped), self.labels
+        values, labels = factor * xp.reshape(self.eigenvalues, grouped), self.labels
         if factor < 0:
             values, labels = xp.flip(values, axis=-1), labels[::-1]
         return replace(
@@ -126,12 +126,9 @@ class Subspaces:
             matrix=lambda member: factor * self._matrix(member),
         )  # fmt: skip
 
-    def eigenvalues(self) -> Array:
-        """Return the eigenvalues of every block, largest first, (..., members · k)."""
-        return self._solved
-
     @cached_property
-    def _solved(self) -> Array:
+    def eigenvalues(self) -> Array:
+        """The eigenvalues of every block, largest first, (..., members · k)."""
         if self.values is not None:
             values = self.values
         elif self.matrix is not None and not callable(self.matrix):
@@ -158,8 +155,8 @@ class Subspaces:
 
     def sample(self, rng: np.random.Generator) -> tuple[Array, Array]:
         """Return a random vector (p, 1) of a random member and its image under the operator."""
-        member = int(rng.integers(max(1, int(self._solved.shape[-1]) // self.size)))
-        embed, reference = self.isometry(member), self._solved
+        member = int(rng.integers(max(1, int(self.eigenvalues.shape[-1]) // self.size)))
+        embed, reference = self.isometry(member), self.eigenvalues
         xp = api.array_namespace(reference)
         values = xp.reshape(reference, (-1, self.size))[member, :]
         own = self._vectors if self.members is None else eigensystem(self._matrix(member))[1]

@@ -83,15 +83,14 @@ class MatrixAttentionHessian(Hessian):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the matrix."""
         p = math.prod(self.W_v.shape) + 2 * math.prod(self.W_q.shape)
         return (p, p)
 
     @property
-    def _reference(self) -> Array:
+    def reference(self) -> Array:
         return self.W_v
 
-    def _apply(self, columns: Array) -> Array:
+    def times(self, columns: Array) -> Array:
         count = int(columns.shape[-1])
         step = max(1, CACHE // math.prod(self.moments.x.shape))
         parts = [
@@ -192,7 +191,6 @@ class MatrixAttentionHessian(Hessian):
         return replace(self, W_q=twin.W2, W_k=transpose(twin.W1))
 
     def spectrum(self) -> Spectrum:
-        """Return all eigenvalues and eigenvectors."""
         twin, narrow, values = self._twin, self._narrow, math.prod(self.W_v.shape)
         size = values + twin.size
         if size > LARGEST_BLOCK:

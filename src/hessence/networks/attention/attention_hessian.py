@@ -102,7 +102,6 @@ class AttentionHessian(Hessian):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the matrix, batch dimensions in front."""
         *batch, m = self.w_q.shape
         return (*batch, 2 * m + 1, 2 * m + 1)
 
@@ -117,7 +116,7 @@ class AttentionHessian(Hessian):
         return self.gauss_newton.plus(self.residual)
 
     @property
-    def _reference(self) -> Array:
+    def reference(self) -> Array:
         return self.w_q
 
     def block(self, name: str) -> Products:
@@ -167,11 +166,10 @@ class AttentionHessian(Hessian):
         )
 
     def spectrum(self) -> Spectrum:
-        """Return all eigenvalues and eigenvectors."""
         families = self._ggn_families() if self.part == "ggn" else self._families()
         return Spectrum(families, "closed form", operator=self)
 
-    def _apply(self, columns: Array) -> Array:
+    def times(self, columns: Array) -> Array:
         xp = api.array_namespace(self.w_q)
         s, m = self.scalars, int(self.w_q.shape[-1])
         dv, dq, dk = columns[..., :1, :], columns[..., 1 : m + 1, :], columns[..., m + 1 :, :]

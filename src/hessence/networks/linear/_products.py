@@ -60,7 +60,6 @@ class LinearProducts(Hessian):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the matrix, batch dimensions in front."""
         return (*self.gradient.shape[:-2], self.chain.size, self.chain.size)
 
     def pick(self, index: Any) -> Self:
@@ -72,10 +71,10 @@ class LinearProducts(Hessian):
         return replace(self, weights=layers, gradient=self.gradient[index], loss_hessian=second)
 
     @property
-    def _reference(self) -> Array:
+    def reference(self) -> Array:
         return self.weights[0]
 
-    def _apply(self, columns: Array) -> Array:
+    def times(self, columns: Array) -> Array:
         return self.chain.join(self.multiply(self.chain.split(columns)))
 
     def multiply(self, changes: list[Array]) -> list[Array]:

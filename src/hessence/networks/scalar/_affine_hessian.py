@@ -51,12 +51,11 @@ class AffineHessian(Hessian):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the matrix, batch dimensions in front."""
         *batch, m = self.w.shape
         return (*batch, 3 * m, 3 * m)
 
     @property
-    def _reference(self) -> Array:
+    def reference(self) -> Array:
         return self.w
 
     def trace(self) -> Array:
@@ -74,7 +73,6 @@ class AffineHessian(Hessian):
         return xp.vecdot(swap, self.gradient) + xp.sum(both * transpose(both), axis=(-2, -1))
 
     def spectrum(self) -> Spectrum:
-        """Return all eigenvalues and eigenvectors."""
         closed = AffineClosedForm(self.w, self.v, self.b, self.gradient, self.loss_hessian)
         method = "closed form"
         match self.part:
@@ -88,7 +86,7 @@ class AffineHessian(Hessian):
                 method, families = "narrow twin", self._twin_families()
         return Spectrum(families, method, operator=self)
 
-    def _apply(self, columns: Array) -> Array:
+    def times(self, columns: Array) -> Array:
         xp = api.array_namespace(self.w)
         m = int(self.w.shape[-1])
         dv, db, dw = (columns[..., i * m : (i + 1) * m, :] for i in range(3))

@@ -91,7 +91,6 @@ class CellProducts(Products):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the matrix, batch dimensions in front."""
         *batch, _, m = self.w.shape
         return (*batch, 2 * m, 2 * m)
 

@@ -78,7 +78,6 @@ class DecoupledInputs(_Decoupled):
         return self._predict(x)[..., 0]
 
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
-        """Return the Hessian of the loss as an operator."""
         objective, g = self._objective(self._data(x, y), loss), self._gram.inner
         gradient, hessian, far = objective.gradient(g), objective.hessian(g), None
         diagonal = api.array_namespace(g).linalg.diagonal
@@ -136,7 +135,6 @@ class DecoupledOutputs(_Decoupled):
         return self._predict(x)
 
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
-        """Return the Hessian of the loss as an operator."""
         objective, g = self._objective(self._data(x, y), loss), self._gram.inner
         names = [f"/y{k}" for k in range(int(self.W.shape[-2]))]
         squared = isinstance(objective, Quadratic)

@@ -69,7 +69,6 @@ class Products(Hessian):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the matrix, batch dimensions in front."""
         *batch, count, m = self.w.shape
         return (*batch, 2 * count * m, 2 * count * m)
 
@@ -79,7 +78,7 @@ class Products(Hessian):
         return bool(self.loss_hessian.ndim > self.gradient.ndim)
 
     @property
-    def _reference(self) -> Array:
+    def reference(self) -> Array:
         return self.w
 
     def trace(self) -> Array:
@@ -96,11 +95,10 @@ class Products(Hessian):
         return xp.sum(swap, axis=-1) + xp.sum(outer, axis=(-2, -1))
 
     def spectrum(self) -> Spectrum:
-        """Return all eigenvalues and eigenvectors."""
         method = "coupled block" if self.coupled and self.part != "functional" else "closed form"
         return Spectrum(self._families(), method, operator=self)
 
-    def _apply(self, columns: Array) -> Array:
+    def times(self, columns: Array) -> Array:
         xp, half = api.array_namespace(self.w), int(columns.shape[-2]) // 2
         dv, dw = self._by_product(columns[..., :half, :]), self._by_product(columns[..., half:, :])
         along = xp.matmul(self.w[..., None, :], dv) + xp.matmul(self.v[..., None, :], dw)

@@ -57,7 +57,6 @@ class ScalarAffine(ScalarNetwork):
     def hessian(
         self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse"
     ) -> AffineHessian:
-        """Return the Hessian of the loss as an operator."""
         objective = self._objective(self._data(x, y), loss)
         beta = self._coefficients
         return AffineHessian(

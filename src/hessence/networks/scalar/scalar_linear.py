@@ -57,7 +57,6 @@ class ScalarLinear(ScalarNetwork):
         return gram(self.w, self.v)
 
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
-        """Return the Hessian of the loss as an operator."""
         objective, g = self._objective(self._data(x, y), loss), self._gram.inner
         squared = isinstance(objective, Quadratic)
         return Products(

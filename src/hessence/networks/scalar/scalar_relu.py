@@ -82,7 +82,6 @@ class ScalarReLU(ScalarNetwork):
     order: ClassVar[tuple[str, ...]] = ("v", "w")
 
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> CellProducts:
-        """Return the Hessian of the loss as an operator."""
         xp = api.array_namespace(self.w)
         dead = int(xp.sum(xp.astype(self.v == 0, xp.int64)))
         if dead:
