@@ -60,7 +60,7 @@ PEER_HESSIAN = PEER_GGN - {"conv_net", "group_norm", "layer_norm"}
 """Forward-over-reverse products do not exist for all layers, and are wrong for layer norms."""
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")
 @pytest.mark.parametrize("name", sorted(PEER_GGN))
 def test_a_peer_agrees(name):
     case = problem(name)
@@ -91,7 +91,7 @@ PEER_DATA = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")
 @pytest.mark.parametrize("data", PEER_DATA)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("loss", PEER_LOSSES)

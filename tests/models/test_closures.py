@@ -372,7 +372,7 @@ def test_closures_that_are_means_over_words():
     assert H.check().passed
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # within PyTorch itself
+@pytest.mark.filterwarnings("ignore:.torch.jit")  # within PyTorch itself
 def test_forward_derivatives_in_a_closure():
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
     x = numbers(6, 3)

@@ -13,10 +13,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 import hessence as hs
-from hessence.models._exact_kernels import ExactKernels
+from hessence.models._exact_kernels import exact_kernels
 from tests.models.oracle import assert_same, dense_hessian, finite_differences
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script")
 
 
 def numbers(*shape, seed=0, scale=1.0):
@@ -43,7 +43,7 @@ LAYER_NORMS = {
 def product(operation, inputs, weights, directions, *, replaced):
     """Differentiate ½⟨weights, operation²⟩ twice, as a product does."""
     leaves = [i.clone().requires_grad_() for i in inputs]
-    with ExactKernels(nn.Identity()).used() if replaced else nullcontext():
+    with exact_kernels() if replaced else nullcontext():
         value = operation(*leaves)
     total = (weights * value * value).sum() / 2 + (weights * value).sum()
     gradients = torch.autograd.grad(total, leaves, create_graph=True)

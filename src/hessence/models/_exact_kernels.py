@@ -8,83 +8,43 @@ is not worth their code.
 
 from __future__ import annotations
 
-import sys
-import threading
+import types
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
 
 from hessence._common.device import full_precision
 
 
-class ExactKernels:
-    """Kernels whose second derivatives exist and are right, in place of a model's own.
+@contextmanager
+def exact_kernels() -> Iterator[None]:
+    """Use kernels whose second derivatives exist and are right, in this thread.
 
     The fused kernels of scaled dot-product attention and of cuDNN's recurrent layers have no second
     derivative, nor has a hard sigmoid. That of weight normalisation is wrong. So are the third
     derivative of layer norm, which a loss with gradients in it needs, and its second one in forward
     mode: what the forward pass saves is taken for constants. Activation checkpoints run parts of
-    the model again in every backward pass. What is compiled has one derivative.
+    the model again in every backward pass.
+
+    Other threads notice nothing, and neither does this one after an interrupt.
     """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._recurrent = any(isinstance(m, nn.RNNBase) for m in model.modules())
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Use the kernels, and record what they do."""
-        settings = [_SETTINGS, _RECURRENT_SETTINGS] if self._recurrent else [_SETTINGS]
-        with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(mode=False))
-            stack.enter_context(torch.enable_grad())
-            stack.enter_context(full_precision())
-            for shared in settings:
-                stack.enter_context(shared.used())
-            stack.enter_context(_Replacements())
-            yield
-
-
-class _ProcessSettings:
-    """Settings that PyTorch has for the whole process, made by the first run that needs them.
-
-    The last run undoes them: if each run undid its own, runs in several threads would take them
-    from each other, or leave them behind. Another thread that uses the same model meanwhile gets
-    the same outputs up to rounding.
-
-    Parameters
-    ----------
-    *contexts : callable
-        Make the context managers of the settings.
-    """
-
-    def __init__(self, *contexts: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._contexts, self._lock = contexts, threading.Lock()
-        self._runs, self._made = 0, ExitStack()
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Have the settings made, for as long as this and other runs need them."""
-        with self._lock:
-            if not self._runs:
-                with ExitStack() as stack:
-                    for context in self._contexts:
-                        stack.enter_context(context())
-                    self._made = stack.pop_all()
-            self._runs += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._runs -= 1
-                if not self._runs:
-                    self._made.close()
+    recording, before = torch.is_grad_enabled(), _get_current_function_mode_stack()
+    try:
+        with torch.inference_mode(mode=False), torch.enable_grad(), full_precision():
+            with _Replacements():
+                yield
+    finally:
+        # An interrupt may have come between a setting and what would undo it.
+        torch.set_grad_enabled(recording)
+        for mode in reversed(_get_current_function_mode_stack()[len(before) :]):
+            mode.__exit__(None, None, None)
 
 
 class _Replacements(TorchFunctionMode):  # type: ignore[misc]
@@ -132,53 +92,92 @@ def _hardsigmoid(z: Tensor, inplace: bool = False) -> Tensor:
     return F.relu6(z + 3) / 6
 
 
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attend in elementary steps, as PyTorch does where it has no fused kernel."""
+    if query.is_nested:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    found: Tensor = torch.ops.aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )[0]
+    return found
+
+
+def _with_attention(function: types.FunctionType) -> types.FunctionType:
+    """Return a copy of a function of PyTorch's that attends as we do."""
+    names = {**function.__globals__, "scaled_dot_product_attention": _attention}
+    changed = types.FunctionType(function.__code__, names, argdefs=function.__defaults__)
+    changed.__kwdefaults__ = function.__kwdefaults__
+    return changed
+
+
+def _without_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a recurrent layer that does not use cuDNN.
+
+    That is a setting of the whole process, which on a GPU holds during the call.
+    """
+
+    def run(input: Tensor, *args: Any) -> Any:
+        if not input.is_cuda:
+            return function(input, *args)
+        with torch.backends.cudnn.flags(enabled=False):
+            return function(input, *args)
+
+    return run
+
+
 REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch._weight_norm: _weight_norm,
     F.hardsigmoid: _hardsigmoid,
     F.layer_norm: _layer_norm,
     torch.layer_norm: _layer_norm,
+    F.scaled_dot_product_attention: _attention,
+    F.multi_head_attention_forward: _with_attention(F.multi_head_attention_forward),
+    **{f: _without_cudnn(f) for f in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)},
 }
 """What is called instead."""
 
 
-@contextmanager
-def _without_checkpoints() -> Iterator[None]:
-    """Let ``torch.utils.checkpoint`` call its functions and do nothing else.
+def _let_checkpoints_rest() -> None:
+    """Let ``torch.utils.checkpoint`` do nothing but call its function in a thread that runs us.
 
-    Models have imported it under names of their own, so what it is made of is exchanged.
+    Models have imported it under names of their own, so what it is made of is exchanged, once and
+    for good. In any other thread, and after a run, it is what it was.
     """
-    replacements = {"_checkpoint_without_reentrant_generator": _pause, "CheckpointFunction": _Call}
-    before = {name: getattr(checkpoint, name) for name in replacements if hasattr(checkpoint, name)}
-    try:
-        for name in before:
-            setattr(checkpoint, name, replacements[name])
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(checkpoint, name, value)
+    without = "_checkpoint_without_reentrant_generator"
+    for name in (without, f"{without}_impl"):
+        if hasattr(checkpoint, name):
+            setattr(checkpoint, name, _resting(getattr(checkpoint, name)))
+    reentrant = checkpoint.CheckpointFunction
+    apply = reentrant.apply
+
+    def called(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        return function(*args) if _running() else apply(function, preserve, *args)
+
+    reentrant.apply = staticmethod(called)
 
 
-def _pause(*args: Any, **kwargs: Any) -> Iterator[None]:
-    """Do nothing before or after the function that has a checkpoint is called."""
-    yield
+def _resting(generator: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(generator)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        return iter([None]) if _running() else generator(*args, **kwargs)
+
+    return made
 
 
-class _Call:
-    @staticmethod
-    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-        """Call the function."""
-        return function(*args)
+def _running() -> bool:
+    """Whether this thread is in a run."""
+    return any(isinstance(mode, _Replacements) for mode in _get_current_function_mode_stack())
 
 
-def _uncompiled() -> AbstractContextManager[Any]:
-    """Let compiled parts run as they were written."""
-    if "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
-        return nullcontext()
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
-
-
-_SETTINGS = _ProcessSettings(
-    lambda: sdpa_kernel(SDPBackend.MATH), _without_checkpoints, _uncompiled
-)
-_RECURRENT_SETTINGS = _ProcessSettings(lambda: torch.backends.cudnn.flags(enabled=False))
+_let_checkpoints_rest()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from hessence._common.arrays import dtype_name
-from hessence.models._exact_kernels import ExactKernels
+from hessence.models._exact_kernels import exact_kernels
 from hessence.models._parameters import Parameters, irregular
 from hessence.models.batch_parts import copied, tensors_in
 from hessence.models.model_layers import ModelState, require_deterministic, unwrap
@@ -81,10 +81,13 @@ class ModelCopy:
             for name, leaf in zip(selected.names, selected.leaves, strict=True)
         )
         self.parameters = replace(selected, leaves=leaves)
-        self._kernels = ExactKernels(model)
         if self.owned:
             for name, parameter in named.items():
                 parameter.requires_grad_(name in selected.names)
+            for module in model.modules():
+                if isinstance(getattr(module, "_orig_mod", None), nn.Module):
+                    # What is compiled has one derivative only.
+                    vars(module)["forward"] = module._orig_mod
             self._lower_flags()
         self._state = ModelState(model)
 
@@ -131,7 +134,7 @@ class ModelCopy:
         The arguments are copied, since a model may write to its inputs.
         """
         try:
-            with self._lock, self._kernels.used(), self._fresh():
+            with self._lock, exact_kernels(), self._fresh():
                 return function(self.model, *copied(arguments))
         except RuntimeError as error:
             self._require_same_precision(arguments, error)

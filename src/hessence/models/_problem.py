@@ -70,6 +70,8 @@ class Problem:
             return loss
         several = self.batches.kept is None or len(self.batches.kept) > 1 or parallel()
         first = self.batches.first
+        # What is compiled has one derivative only.
+        loss = getattr(loss, "_torchdynamo_orig_callable", loss)
         if isinstance(loss, nn.Module):
             loss = self.copy.copy_along(loss)
         criterion = as_criterion(loss, first, reduction, closure=closure, several=several)

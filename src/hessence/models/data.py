@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -17,8 +16,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hessence.models.batch_parts import byte_count, first_length, is_pair, rebuilt, tensors_in
-
-_END = object()
 
 DATASET_BATCH = 256
 """The size of batches that samples of a data set are put into."""
@@ -54,9 +51,8 @@ class Batches:
         memory: float,
         parameters: Sequence[Tensor],
     ) -> None:
-        self._source = _source(data)
+        self._source = _with_own_draws(_source(data))
         self._parameters = {id(parameter): parameter for parameter in parameters}
-        self._draws = _Draws(self._source)
         self._device, self._joined = device, False
         # A single batch that does not fit is there once, with the user.
         self._copies = not isinstance(self._source, list) or (
@@ -117,15 +113,8 @@ class Batches:
         self._length = count
 
     def _read(self) -> Iterator[Any]:
-        states = self._draws.start()
-        with self._draws.go_on(states):
-            source = iter(self._source)
         device, copies, parameters = self._device, self._copies, self._parameters
-        while True:
-            with self._draws.go_on(states):
-                batch = next(source, _END)
-            if batch is _END:
-                return
+        for batch in _with_own_draws(self._source):
             if not _has_no_samples(batch):
                 yield rebuilt(lambda part: _own(part, device, copies, parameters), batch)
 
@@ -148,43 +137,27 @@ def _digest(batch: Any) -> int:
     return digest
 
 
-class _Draws:
-    """The random numbers that a source draws, apart from those of the user.
+def _with_own_draws(source: Any) -> Any:
+    """Return a copy of a loader with random numbers of its own; anything else as it is.
 
-    A loader draws from PyTorch's generator on every pass, and more if it shuffles. That generator,
-    and those that the loader has of its own, are left as if it had not; and every pass starts from
-    the same state of them, so that it has the same batches. A list draws none.
+    They start where the loader's generators are now, which stay there. Samplers and data sets that
+    call ``torch.rand`` and its like still draw from PyTorch's generator.
     """
+    own: dict[int, torch.Generator] = {}
 
-    def __init__(self, source: Any) -> None:
-        batched = getattr(source, "batch_sampler", None)
-        parts = source, getattr(source, "sampler", None), batched, getattr(batched, "sampler", None)
-        own = (getattr(part, "generator", None) for part in parts)
-        used = [torch.default_generator, *(g for g in own if isinstance(g, torch.Generator))]
-        self._generators = [] if type(source) is list else list({id(g): g for g in used}.values())
-        self._start = self._states()
+    def copied(part: Any) -> Any:
+        part = copy.copy(part)
+        inside = getattr(part, "__dict__", {})
+        used = inside.get("generator")
+        if "generator" in inside and (used is None or isinstance(used, torch.Generator)):
+            used = torch.default_generator if used is None else used
+            fresh = own.setdefault(id(used), torch.Generator(used.device))
+            inside["generator"] = fresh.set_state(used.get_state())
+        for name in inside.keys() & {"sampler", "batch_sampler"}:
+            inside[name] = copied(inside[name])
+        return part
 
-    def start(self) -> list[Tensor]:
-        """Return the states that every pass starts from."""
-        return list(self._start)
-
-    @contextmanager
-    def go_on(self, states: list[Tensor]) -> Iterator[None]:
-        """Run the block with the source's random states, save these, and restore the user's."""
-        users = self._states()
-        self._set(states)
-        try:
-            yield
-        finally:
-            states[:] = self._states()
-            self._set(users)
-
-    def _states(self) -> list[Tensor]:
-        return [generator.get_state() for generator in self._generators]
-
-    def _set(self, states: list[Tensor]) -> None:
-        for generator, state in zip(self._generators, states, strict=True):
-            generator.set_state(state)
+    return copied(source) if isinstance(source, DataLoader) else source
 
 
 def _own(part: Any, device: torch.device, copies: bool, parameters: Mapping[int, Tensor]) -> Any:
