@@ -37,9 +37,13 @@ def exact_kernels() -> Iterator[None]:
     """
     recording, before = torch.is_grad_enabled(), _get_current_function_mode_stack()
     try:
-        with torch.inference_mode(mode=False), torch.enable_grad(), full_precision():
-            with _Replacements():
-                yield
+        with (
+            torch.inference_mode(mode=False),
+            torch.enable_grad(),
+            full_precision(),
+            _Replacements(),
+        ):
+            yield
     finally:
         # An interrupt may have come between a setting and what would undo it.
         torch.set_grad_enabled(recording)
@@ -113,7 +117,7 @@ def _attention(
     return found
 
 
-def _with_attention(function: types.FunctionType) -> types.FunctionType:
+def _with_attention(function: Any) -> types.FunctionType:
     """Return a copy of a function of PyTorch's that attends as we do."""
     names = {**function.__globals__, "scaled_dot_product_attention": _attention}
     changed = types.FunctionType(function.__code__, names, argdefs=function.__defaults__)
