@@ -3,7 +3,7 @@
 import warnings
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)
+    warnings.simplefilter("ignore")
     import curvlinops
 
 

@@ -121,9 +121,6 @@ def test_an_operator_keeps_the_modes_that_the_model_had(model):
 
 
 def test_several_threads_may_use_one_operator(model):
-    """PyTorch's checkpoints are changed for a while."""
-    names = "_checkpoint_without_reentrant_generator", "CheckpointFunction"
-    own = [getattr(torch.utils.checkpoint, name) for name in names]
     before = state(model)
     H = hs.hessian(model, data(), nn.MSELoss(), memory=0, eval_mode=True)
     vectors = torch.randn(60, H.shape[0], dtype=torch.float64)
@@ -131,7 +128,6 @@ def test_several_threads_may_use_one_operator(model):
     with ThreadPoolExecutor(6) as pool:
         together = list(pool.map(lambda v: H @ v, vectors))
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
-    assert [getattr(torch.utils.checkpoint, name) for name in names] == own
     del before["random"]
     after = state(model)
     assert before["modes"] == after["modes"]
@@ -147,10 +143,7 @@ def test_a_model_that_has_grown_leaves_its_operator_as_it_was(model):
 
 
 def test_another_thread_infers_with_the_model_meanwhile():
-    """Its outputs are right at every moment, whatever is measured.
-
-    Up to rounding: the kernel that PyTorch takes for attention is one for all threads.
-    """
+    """Its outputs are the same to the last bit at every moment, whatever is measured."""
     case = problem("gpt")
     model, x = case.model.train(), case.x
     with torch.no_grad():
@@ -162,7 +155,7 @@ def test_another_thread_infers_with_the_model_meanwhile():
         with torch.no_grad():
             while not done.is_set():
                 calls += 1
-                wrong += not torch.allclose(model(x), expected, rtol=1e-12) or not model.training
+                wrong += not torch.equal(model(x), expected) or not model.training
         return wrong, calls
 
     with ThreadPoolExecutor(1) as pool:
