@@ -207,20 +207,28 @@ class Problem:
 
     @cached_property
     def separable(self) -> bool:
-        """Whether samples are on their own in model and loss: batches may be cut and merged.
-
-        Whether they are in the model is tried out: they are not if a mean is taken over the batch,
-        or if the first dimension is time, as it is by default for PyTorch's recurrent layers.
-        """
-        batch = self.batches.first
-        if not isinstance(self.criterion, PairCriterion) or not is_sample_pair(batch):
+        """Whether samples are on their own in model and loss: batches may be cut and merged."""
+        criterion = self.criterion
+        if not isinstance(criterion, PairCriterion) or not is_sample_pair(self.batches.first):
             return False
-        inputs = batch[0][:TRIED]
+        inputs, target = (part[:TRIED] for part in self.batches.first)
         whole = self._predicted(inputs)
-        if not self.criterion.separable:
+        if not criterion.separable:
             return False
         # A target that does not fit is told of before anything is computed.
-        self.criterion.sum(whole, batch[1][:TRIED])
+        criterion.sum(whole, target)
+        return self.apart
+
+    @cached_property
+    def apart(self) -> bool:
+        """Whether samples are on their own in the model.
+
+        That is tried out: they are not if a mean is taken over the batch, or if the first dimension
+        is time, as it is by default for PyTorch's recurrent layers.
+        """
+        if not is_sample_pair(self.batches.first):
+            return False
+        inputs = self.batches.first[0][:TRIED]
         if self._chain is not None and not self._chain.before and inputs.ndim > 1:
             return True
         if len(inputs) < 2:

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from hessence._common.device import full_precision
+from hessence.models._dual import NoDual, dual_spectrum, kernel
 from hessence.models._model_copy import ModelCopy
 from hessence.models._model_operator import ModelOperator
 from hessence.models._problem import Problem
@@ -57,6 +59,34 @@ class ModelHessian(ModelOperator):
 
 class ModelGgn(ModelOperator):
     """The Gauss–Newton part of a model's Hessian: what is left if the model is linearised."""
+
+    def spectrum(self, *arguments: Any, **options: Any) -> Any:
+        """Return all eigenvalues, exactly, by the dual; with arguments, an estimate.
+
+        The dual is an eigenproblem of as many rows as there are predicted numbers, samples times
+        outputs: at most 4096. With more, for a loss that is not convex, or if arguments are given,
+        such as ``k``, the spectrum is estimated: see ``Operator.spectrum``. The estimate's
+        ``reason`` says why.
+        """
+        if not arguments and not options:
+            try:
+                with full_precision():
+                    return dual_spectrum(self)
+            except NoDual as refusal:
+                options = {"reason": str(refusal)}
+        return super().spectrum(*arguments, **options)
+
+    def kernel(self) -> Tensor:
+        """Return the neural tangent kernel J Jᵀ on the data, (N, N).
+
+        J is the Jacobian of the predictions in the parameters. Rows and columns are the outputs of
+        the first sample, of the second, and so on.
+        """
+        try:
+            with full_precision():
+                return kernel(self)
+        except NoDual as refusal:
+            raise ValueError(f"the kernel cannot be computed: {refusal}") from None
 
     @staticmethod
     def _moved(problem: Problem, batch: Any, there: ModelCopy) -> Sequence[Tensor]:

@@ -1,0 +1,265 @@
+r"""The dual: every eigenvalue of the Gauss–Newton matrix of any model, on few samples.
+
+With S the loss Hessian at the predictions, :math:`S = L L^\top`, the nonzero eigenvalues of
+:math:`G = J^\top S J` are those of :math:`L^\top J J^\top L`, which has as many rows as there are
+samples times outputs, however many parameters there are. An eigenvector u of it with the eigenvalue
+γ gives :math:`J^\top L u / \sqrt\gamma`; directions that J does not see are flat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessence._common.device import budget
+from hessence.models._gram import Rows
+from hessence.models._jacobian import Jacobian
+from hessence.models.criterion import PairCriterion
+from hessence.models.data import parallel
+from hessence.spectra.frames import Complement
+from hessence.spectra.result import ROUNDING
+from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import Columns, Isometry, Subspaces
+
+LARGEST = 4096
+"""The most predicted numbers, samples times outputs, of which the spectrum is found by the dual."""
+
+AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
+"""How far products with the Jacobian may be from the Gram matrix, relative."""
+
+THEOREM = (
+    "the nonzero eigenvalues of JᵀSJ are those of S^½ J Jᵀ S^½, J the Jacobian of the predictions "
+    "and S the loss Hessian at them"
+)
+
+
+class NoDual(Exception):  # noqa: N818 - an ordinary answer, not a mistake of the user's
+    """Why the dual cannot be had; a sentence."""
+
+
+def kernel(G: Any) -> Tensor:
+    """Return J Jᵀ of a model's Gauss–Newton matrix, (N, N)."""
+    return _rows(G).gram()
+
+
+def dual_spectrum(G: Any) -> Spectrum:
+    """Return all eigenvalues of a model's Gauss–Newton matrix by the dual.
+
+    Raises
+    ------
+    NoDual
+        If there are too many predicted numbers, or the loss is not convex.
+    """
+    rows = _rows(G)
+    if rows.count > LARGEST:
+        raise NoDual(
+            f"there are {rows.count} predicted numbers, and the dual is taken of at most {LARGEST}."
+        )
+    factors = _loss_factors(G, rows)
+    gram = factors.between(rows.gram())
+    dual = Dual(G, gram, factors)
+    dual.require_agreement()
+    found = Spectrum(dual.families(), "dual")
+    found.reason = f"{THEOREM}."
+    return found
+
+
+def _rows(G: Any) -> Rows:
+    """Read how the predictions depend on the parameters, or say why that cannot be done."""
+    if parallel():
+        raise NoDual("the data are shared among processes, and the dual needs all of them.")
+    if G.problem.batches.kept is None:
+        raise NoDual("the data do not fit into memory= at once, which the dual needs.")
+    G.problem.require_steady()
+    return Rows(G.problem, G._chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class LossFactors:
+    """L with S = L Lᵀ, one square block after another along the diagonal.
+
+    Attributes
+    ----------
+    blocks : list of Tensor
+        (n, K, K) for n samples of a batch, or (n, K) where they are diagonal.
+    """
+
+    blocks: list[Tensor]
+
+    def apply(self, columns: Tensor, *, transposed: bool) -> Tensor:
+        """Return L or Lᵀ times columns (N, m)."""
+        images = torch.empty_like(columns)
+        for own, image in zip(self._cut(columns), self._cut(images), strict=True):
+            block, part = own
+            if block.ndim == 2:
+                torch.mul(block[..., None], part, out=image[1])
+            else:
+                torch.matmul(block.mT if transposed else block, part, out=image[1])
+        return images
+
+    def between(self, gram: Tensor) -> Tensor:
+        """Return Lᵀ K L; the memory of K is used again."""
+        half = self.apply(gram, transposed=True).mT
+        del gram
+        return self.apply(half.contiguous(), transposed=True)
+
+    def _cut(self, columns: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return each block with its rows (n, K, m)."""
+        parts = columns.split([block.shape[0] * block.shape[1] for block in self.blocks])
+        return [
+            (block, part.view(*block.shape[:2], -1))
+            for block, part in zip(self.blocks, parts, strict=True)
+        ]
+
+
+def _loss_factors(G: Any, rows: Rows) -> LossFactors:
+    """Return the factors of the loss Hessian, averaged as the loss is."""
+    criterion, batches = G.problem.criterion, G.problem.batches.kept
+    assert isinstance(criterion, PairCriterion)
+    targets = [target for _, target in batches]
+    pairs = list(zip(rows.predictions, targets, strict=True))
+    divisor = G._divisor(sum(criterion.count(*pair) for pair in pairs))
+    samples = [n if criterion.separable else 1 for n in rows.samples]
+    blocks = [
+        _root(_loss_blocks(criterion, *pair, n) / divisor)
+        for pair, n in zip(pairs, samples, strict=True)
+    ]
+    return LossFactors(blocks)
+
+
+def _loss_blocks(criterion: PairCriterion, prediction: Tensor, target: Any, samples: int) -> Tensor:
+    """Return the loss Hessian of every sample (n, K, K), or its diagonal (n, K) if that is all."""
+    multiply = criterion.hessian(prediction, target)
+    count = prediction.numel() // samples
+    found = prediction.new_empty(samples, count, count)
+    for k in range(count):
+        direction = prediction.new_zeros(samples, count)
+        direction[:, k] = 1
+        image = multiply(direction.reshape(1, *prediction.shape))
+        found[..., k] = image.detach().reshape(samples, count)
+    diagonal = found.diagonal(dim1=1, dim2=2)
+    entries, beside = torch.count_nonzero(found), torch.count_nonzero(diagonal)
+    return diagonal.clone() if entries == beside else (found + found.mT) / 2
+
+
+def _root(blocks: Tensor) -> Tensor:
+    """Return L of positive semidefinite blocks L Lᵀ, or of their diagonals."""
+    values, vectors = (blocks, None) if blocks.ndim == 2 else torch.linalg.eigh(blocks)
+    least, size = float(values.min()), float(values.abs().max())
+    if least < -10 * values.shape[-1] * torch.finfo(values.dtype).eps * size:
+        raise NoDual(
+            f"the loss is not convex at the predictions: its Hessian there has the eigenvalue "
+            f"{least:.3g}, and the dual needs a square root of it."
+        )
+    roots = values.clamp(min=0).sqrt()
+    return roots if vectors is None else vectors * roots[..., None, :]
+
+
+class Dual:
+    """A Gauss–Newton matrix by its dual K = Lᵀ J Jᵀ L.
+
+    Parameters
+    ----------
+    G : ModelGgn
+        The matrix.
+    gram : Tensor (N, N)
+        The dual.
+    factors : LossFactors
+        L.
+    """
+
+    def __init__(self, G: Any, gram: Tensor, factors: LossFactors) -> None:
+        self._G, self._gram, self._factors = G, gram, factors
+        self._jacobian = Jacobian(G.problem, G._graphs, G._chosen)
+        self._size = int(G.shape[0])
+        values = torch.linalg.eigvalsh(gram).flip(0)[: self._size]
+        # What rounding may have made is no range: these are flat, within the errors.
+        cut = ROUNDING * torch.finfo(values.dtype).eps * values.abs().max()
+        self._values = values[values > cut]
+
+    @property
+    def rank(self) -> int:
+        """How many eigenvalues are not zero."""
+        return len(self._values)
+
+    def families(self) -> list[Subspaces]:
+        """Return the range, eigenvector by eigenvector, and the flat rest."""
+        families = []
+        if self.rank:
+            families.append(
+                Subspaces(("range",), self._eigenvector, members=_unnamed,
+                          values=self._values[:, None])
+            )  # fmt: skip
+        zero = self._gram.new_zeros(1)
+        flat = Columns(lambda copies: self._complement(copies))
+        families.append(Subspaces(("flat",), lambda _: flat, self._size - self.rank, values=zero))
+        return families
+
+    def require_agreement(self) -> None:
+        """Compare with automatic differentiation: a product with G, and one with Jᵀ.
+
+        For v = Jᵀ L w with a random w, ⟨v, v⟩ is ⟨w, K w⟩ and ⟨v, G v⟩ is ‖K w‖².
+        """
+        rng = np.random.default_rng(0)
+        w = torch.as_tensor(rng.normal(size=(len(self._gram), 1))).to(self._gram)
+        image = self._gram @ w
+        v = self._pull(w)
+        pairs = [(v.mT @ v, w.mT @ image), (v.mT @ (self._G @ v), image.mT @ image)]
+        for found, expected in pairs:
+            gap = float((found - expected).abs()) / (float(expected.abs()) or 1.0)
+            if not gap <= AGREEMENT[self._gram.dtype]:
+                raise NoDual(
+                    "the Gram matrix of the Jacobian differs from automatic differentiation by "
+                    f"{gap:.1e}, relative."
+                )
+
+    @cached_property
+    def _vectors(self) -> Tensor:
+        """The eigenvectors of the dual, in the order of the values, (N, rank)."""
+        return torch.linalg.eigh(self._gram)[1].flip(1)[:, : self.rank]
+
+    def _pull(self, columns: Tensor) -> Tensor:
+        """Return Jᵀ L times columns (N, m)."""
+        return self._jacobian.pull(self._factors.apply(columns, transposed=False))
+
+    def _push(self, columns: Tensor) -> Tensor:
+        """Return Lᵀ J times columns (p, m)."""
+        return self._factors.apply(self._jacobian.push(columns), transposed=True)
+
+    def _eigenvector(self, member: int) -> Isometry:
+        return lambda coordinates, copies: self._embedded(member) * (coordinates[0] * copies)
+
+    def _embedded(self, member: int) -> Tensor:
+        """Return one eigenvector of G (p, 1).
+
+        Where γ is small, rounding leaves a part along the eigenvectors of larger eigenvalues. What
+        Lᵀ J makes of the vector tells how much, and it is taken off.
+        """
+        u, larger = self._vectors[:, member : member + 1], self._vectors[:, :member]
+        z = self._pull(u)
+        if member:
+            along = larger.mT @ self._push(z) / self._values[:member, None]
+            z -= self._pull(larger @ along)
+        return z / z.norm()
+
+    @cached_property
+    def _complement(self) -> Complement:
+        """The flat directions: what is orthogonal to all eigenvectors of the range."""
+        needed = 4.0 * self._size * self.rank * self._gram.itemsize
+        if needed > budget(None, self._gram):
+            raise ValueError(
+                f"flat directions are what is orthogonal to {self.rank} vectors of length "
+                f"{self._size}, which would take {needed / 1e9:.0f} GB: project a vector v of your "
+                "own by v − Z Zᵀ v, with Z the eigenvectors that are not flat."
+            )
+        basis, _ = torch.linalg.qr(self._pull(self._vectors / self._values.sqrt()))
+        return Complement(basis)
+
+
+def _unnamed(member: int) -> str:
+    return ""

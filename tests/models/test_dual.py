@@ -1,0 +1,179 @@
+"""The Gauss–Newton matrix by its dual, and the neural tangent kernel, against dense matrices."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import hessence as hs
+from hessence.models import _dual, _gram, _layer_factors
+from tests.models.layered import CASES, case
+from tests.models.market import MODELS, numbers, problem
+from tests.models.oracle import assert_same, dense_ggn, jacobian
+
+EVERYTHING = {**dict.fromkeys(MODELS, problem), **dict.fromkeys(CASES, case)}
+
+
+def dense(made):
+    return dense_ggn(made.predict, lambda f: made.loss(f, made.y), made.model.parameters())
+
+
+def dense_kernel(made):
+    with sdpa_kernel(SDPBackend.MATH):
+        J = jacobian(made.predict(), list(made.model.parameters()))
+    return J @ J.T
+
+
+def assert_whole(spectrum, matrix):
+    """Compare all eigenvalues with those of a dense matrix, within 1e-13 of its norm."""
+    expected = torch.linalg.eigvalsh(matrix).flip(0)
+    assert (spectrum.exact, spectrum.method, len(spectrum)) == (True, "dual", len(matrix))
+    gap = (spectrum.eigenvalues - expected).abs().max()
+    assert gap <= 1e-13 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_all_eigenvalues_and_eigenvectors(name):
+    made = EVERYTHING[name](name)
+    G = hs.ggn(made.model, made.data, made.loss)
+    spectrum = G.spectrum()
+    assert_whole(spectrum, dense(made))
+    assert spectrum.verify(G).worst < 1e-13
+    assert sum(space.multiplicity for space in spectrum["flat"]) == len(spectrum) - spectrum.rank()
+    assert_same(G.kernel(), dense_kernel(made), 1e-14)
+
+
+@pytest.mark.parametrize("name", ["lstm", "conv2d_groups", "tied", "coupled", "time_first"])
+@pytest.mark.parametrize("bytes_", [1.0, 3000.0])
+def test_little_memory(name, bytes_, monkeypatch):
+    monkeypatch.setattr(_gram, "BLOCK_BYTES", bytes_)
+    monkeypatch.setattr(_layer_factors, "SLICE_BYTES", bytes_)
+    made = EVERYTHING[name](name)
+    G = hs.ggn(made.model, made.data, made.loss)
+    assert_same(G.kernel(), dense_kernel(made), 1e-14)
+
+
+def test_all_eigenvectors_are_a_basis():
+    made = case("twice")
+    s = hs.ggn(made.model, made.data, made.loss).spectrum()
+    Z = s.eigenvectors
+    assert_same(Z.mT @ Z, torch.eye(len(s)), 1e-13)
+    assert_same(Z * s.eigenvalues @ Z.mT, dense(made), 1e-13)
+
+
+def test_parts_of_the_parameters_and_the_part_of_a_hessian():
+    made = problem("gpt")
+    names = [name for name, _ in made.model.named_parameters()]
+    H = hs.hessian(made.model, made.data, made.loss)
+    whole = dense(made)
+    assert_whole(H.ggn.spectrum(), whole)
+    sizes = np.cumsum([0, *(p.numel() for p in made.model.parameters())])
+    wanted = ["embedding.weight", "positions", "blocks.0.ln1.weight"]
+    places = np.concatenate([np.arange(*sizes[names.index(n) :][:2]) for n in wanted])
+    assert_whole(H.ggn.restrict(wanted).spectrum(), whole[np.ix_(places, places)])
+
+
+@pytest.mark.parametrize("cuts", [[2, 5, 4], [1] * 11, [10, 1]])
+def test_several_batches_are_the_data_in_one(cuts):
+    made = problem("conv_net")
+    parts = zip(made.x.split(cuts), made.y.split(cuts), strict=True)
+    G = hs.ggn(made.model, list(parts), made.loss)
+    assert_whole(G.spectrum(), dense(made))
+    assert_same(G.kernel(), dense_kernel(made), 1e-14)
+
+
+LOSSES = {
+    "cross-entropy with weights": (nn.CrossEntropyLoss(torch.tensor([1.0, 0.2, 3.0]).double(),
+                                   ignore_index=1), 3),
+    "soft margin": (nn.SoftMarginLoss(reduction="sum"), 2),
+    "Poisson": (nn.PoissonNLLLoss(), 2),
+    "a function that couples samples": (lambda f, y: torch.logsumexp((f - y).flatten(), 0), 2),
+    "no dependence": (lambda f, y: (0 * f).sum(), 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_any_convex_loss(name, seeded):
+    loss, outputs = LOSSES[name]
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, outputs)).double()
+    x = numbers(6, 3)
+    y = torch.randint(3, (6,)) if outputs == 3 else numbers(6, 2).sign()
+    spectrum = hs.ggn(model, (x, y), loss).spectrum()
+    assert_whole(spectrum, dense_ggn(lambda: model(x), lambda f: loss(f, y), model.parameters()))
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    unit=st.sampled_from([1e-8, 1e-3, 1.0, 1e4, 1e9]),
+    scale=st.sampled_from([1e-20, 1.0, 1e20]),
+    samples=st.integers(1, 5),
+    width=st.integers(1, 6),
+    outputs=st.integers(1, 3),
+)
+def test_units_of_inputs_and_of_the_loss(seed, unit, scale, samples, width, outputs):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = nn.Sequential(
+            nn.Linear(3, width), nn.Softplus(), nn.Linear(width, width, bias=False), nn.Tanh(),
+            nn.Linear(width, outputs),
+        ).double()  # fmt: skip
+        x, y = numbers(samples, 3), numbers(samples, outputs)
+    x[:, 1] *= unit
+    model[0].weight.data[:, 1] /= unit
+
+    def loss(f, target):
+        return scale * (f - target).square().sum()
+
+    spectrum = hs.ggn(model, (x, y), loss).spectrum()
+    assert_whole(spectrum, dense_ggn(lambda: model(x), lambda f: loss(f, y), model.parameters()))
+
+
+def test_a_loss_that_is_not_convex_is_estimated_and_told_of():
+    made = problem("tanh_mlp")
+    G = hs.ggn(made.model, made.data, lambda f, y: torch.cos(f - y).mean())
+    estimate = G.spectrum()
+    assert not estimate.exact
+    assert "not convex" in estimate.reason
+
+
+def test_a_number_of_eigenvalues_is_estimated_as_asked(monkeypatch):
+    made = problem("tanh_mlp")
+    G = hs.ggn(made.model, made.data, made.loss)
+    assert len(G.spectrum(k=3)) == len(G.spectrum(3)) == 3
+    monkeypatch.setattr(_dual, "LARGEST", 21)
+    assert "22 predicted numbers" in G.spectrum().reason
+
+
+def test_a_gram_matrix_that_is_wrong_is_not_shown(monkeypatch):
+    made = problem("tanh_mlp")
+    right = _layer_factors.Outer.gram
+    monkeypatch.setattr(_layer_factors.Outer, "gram", lambda *both: 1.000001 * right(*both))
+    estimate = hs.ggn(made.model, made.data, made.loss).spectrum()
+    assert not estimate.exact
+    assert "differs from automatic differentiation" in estimate.reason
+
+
+def test_single_precision():
+    made = problem("conv_net", torch.float32)
+    double = problem("conv_net")
+    found = hs.ggn(made.model, made.data, made.loss).spectrum()
+    expected = torch.linalg.eigvalsh(dense(double)).flip(0)
+    assert found.eigenvalues.dtype == torch.float32
+    assert (found.eigenvalues - expected).abs().max() < 3e-6 * expected.max()
+
+
+def test_a_model_that_does_not_depend_on_its_parameters():
+    class Constant(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.idle = nn.Linear(2, 3)
+
+        def forward(self, x):
+            return x.sum(1, keepdim=True)
+
+    x = numbers(4, 2)
+    spectrum = hs.ggn(Constant().double(), (x, x[:, :1])).spectrum()
+    assert [(s.label, float(s.value), s.multiplicity) for s in spectrum.spaces] == [("flat", 0, 9)]
