@@ -177,3 +177,12 @@ def test_a_model_that_does_not_depend_on_its_parameters():
     x = numbers(4, 2)
     spectrum = hs.ggn(Constant().double(), (x, x[:, :1])).spectrum()
     assert [(s.label, float(s.value), s.multiplicity) for s in spectrum.spaces] == [("flat", 0, 9)]
+
+
+def test_in_inference_mode_and_with_gradients_off():
+    made = case("conv2d_groups")
+    G, expected = hs.ggn(made.model, made.data, made.loss), dense(made)
+    for off in (torch.inference_mode, torch.no_grad):
+        with off():
+            assert_whole(G.spectrum(), expected)
+            assert G.kernel().shape == (6, 6)

@@ -1,8 +1,9 @@
 r"""The factors of a layer's derivatives: what it takes, and gradients at what it makes.
 
-A linear layer z = W h has :math:`\partial f/\partial W = \sum_s \delta_s h_s^\top` over its positions
-s, with δ the gradient of f in z. A convolution is that with patches of its image for h, and each of
-its groups on its own; an embedding is that with unit vectors for h, in the rows of its weight.
+A linear layer z = W h has :math:`\partial f/\partial W = \sum_s \delta_s h_s^\top` over its
+positions s, with δ the gradient of f in z. A convolution is that with patches of its image for h,
+and each of its groups on its own; an embedding is that with unit vectors for h, in the rows of its
+weight.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ WHERE = "it comes from the data or the parameters, or the model overflows"
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _recordable(method: Method) -> Method:
+def recordable(method: Method) -> Method:
     """Leave inference mode, whose results cannot be part of a graph, and half precision."""
 
     @wraps(method)
@@ -141,7 +141,7 @@ class ModelOperator(Operator):
             raise ValueError(f"parts must be tensors of the parameters' shapes, got {shapes}.")
         return self.parameters.join(tensors).mT if several else self.parameters.join(tensors)
 
-    @_recordable
+    @recordable
     def loss(self) -> float:
         """Return the loss on all data."""
         total, count = 0.0, 0.0
@@ -151,7 +151,7 @@ class ModelOperator(Operator):
         total = sum_number(total, self.device)
         return total / self._divisor(count)
 
-    @_recordable
+    @recordable
     def gradient(self) -> Tensor:
         """Return the gradient of the loss on all data, (p,)."""
         result = torch.zeros(self.parameters.size, dtype=self.dtype, device=self.device)
@@ -163,7 +163,7 @@ class ModelOperator(Operator):
         sum_tensor(result)
         return result / self._divisor(count)
 
-    @_recordable
+    @recordable
     def check(self, *, rng: Seed = 0) -> Check:
         """Test that the loss is the same twice, and that products are symmetric and right.
 
@@ -211,7 +211,7 @@ class ModelOperator(Operator):
     def _moved(problem: Problem, batch: Any, there: ModelCopy) -> Sequence[Tensor]:
         """Return what changes by a product, to first order, when the parameters move."""
 
-    @_recordable
+    @recordable
     def times(self, columns: Tensor) -> Tensor:
         self.problem.require_steady()
         rows = columns.detach().mT.contiguous()

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hessence._common.device import full_precision
 from hessence.models._dual import NoDual, dual_spectrum, kernel
 from hessence.models._model_copy import ModelCopy
-from hessence.models._model_operator import ModelOperator
+from hessence.models._model_operator import ModelOperator, recordable
 from hessence.models._problem import Problem
 from hessence.models._products import GgnGraph, Graphs, HessianGraph
 from hessence.models.criterion import PairCriterion, Reduction, predict
@@ -60,6 +59,7 @@ class ModelHessian(ModelOperator):
 class ModelGgn(ModelOperator):
     """The Gauss–Newton part of a model's Hessian: what is left if the model is linearised."""
 
+    @recordable
     def spectrum(self, *arguments: Any, **options: Any) -> Any:
         """Return all eigenvalues, exactly, by the dual; with arguments, an estimate.
 
@@ -70,12 +70,12 @@ class ModelGgn(ModelOperator):
         """
         if not arguments and not options:
             try:
-                with full_precision():
-                    return dual_spectrum(self)
+                return dual_spectrum(self)
             except NoDual as refusal:
                 options = {"reason": str(refusal)}
         return super().spectrum(*arguments, **options)
 
+    @recordable
     def kernel(self) -> Tensor:
         """Return the neural tangent kernel J Jᵀ on the data, (N, N).
 
@@ -83,8 +83,7 @@ class ModelGgn(ModelOperator):
         the first sample, of the second, and so on.
         """
         try:
-            with full_precision():
-                return kernel(self)
+            return kernel(self)
         except NoDual as refusal:
             raise ValueError(f"the kernel cannot be computed: {refusal}") from None
 
