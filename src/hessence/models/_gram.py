@@ -121,9 +121,10 @@ class Rows:
 
     def block(self, piece: Piece) -> Block:
         """Return the factors of a piece."""
-        if not self._single:
-            return self._read(piece.inputs, piece.samples, piece.low, piece.high)
-        alone = [self._read(x, 1, piece.low, piece.high) for x in piece.inputs.split(1)]
+        with torch.enable_grad():
+            if not self._single:
+                return self._read(piece.inputs, piece.samples, piece.low, piece.high)
+            alone = [self._read(x, 1, piece.low, piece.high) for x in piece.inputs.split(1)]
         return _stacked(alone)
 
     def _read(self, inputs: Any, samples: int, low: int, high: int) -> Block:
