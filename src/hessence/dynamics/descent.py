@@ -10,6 +10,7 @@ from typing import Any
 from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss
 from hessence.dynamics.trajectory import Trajectory
+from hessence.networks.descent import Rule
 from hessence.networks.network import Network
 
 
@@ -90,8 +91,8 @@ def gradient_descent(
     if mask is not None and not net.takes_mask:
         raise ValueError(f"mask is for SelfAttention, not for {type(net).__name__}.")
     options: dict[str, Array] = {} if mask is None else {"mask": mask}
-    descent = net.descent(x, y, loss, **options)
-    return Trajectory(descent, float(lr), count, float(momentum))
+    rule = Rule(float(lr), float(momentum))
+    return Trajectory(net.descent(x, y, loss, **options).trusted(rule, count), rule, count)
 
 
 def _require_number(name: str, value: Any, holds: Callable[[float], bool], wanted: str) -> None:

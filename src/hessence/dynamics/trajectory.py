@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from typing import Any, Generic, Self, TypeVar
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from hessence._common.arrays import Array, like, to_numpy
 from hessence._common.files import Saved, decoded, encoded
-from hessence.networks.descent import Descent
+from hessence.networks.descent import Descent, Rule
 from hessence.spectra.spectrum import Spectrum
 
 State = TypeVar("State")
@@ -66,10 +66,19 @@ class Trajectory(Saved, kind="trajectory"):
     query_norm: Array
     key_norm: Array
 
-    def __init__(self, descent: Descent, lr: float, steps: int, momentum: float) -> None:
-        self.lr, self.method = lr, descent.method
+    def __init__(
+        self,
+        descent: Descent,
+        rule: Rule,
+        steps: int,
+        batch: Callable[[int], Descent | None] = lambda step: None,
+    ) -> None:
+        self.lr, self.method = rule.lr, descent.method
         self._descent: Descent | None = descent
-        advance = partial(descent.advance, lr=lr, momentum=momentum)
+
+        def advance(state: Any, step: int) -> Any:
+            return descent.advance(state, rule, batch(step))
+
         self._states: Replay[Any] = Replay(descent.start, advance, steps, descent.state_bytes)
         with np.errstate(over="ignore", invalid="ignore"):
             found = descent.measure(self._states.run())
@@ -180,7 +189,7 @@ class Replay(Generic[State]):
     """The states of a deterministic iteration: as many of `size` bytes as BUDGET holds."""
 
     def __init__(
-        self, start: State, advance: Callable[[State], State], steps: int, size: int
+        self, start: State, advance: Callable[[State, int], State], steps: int, size: int
     ) -> None:
         self._advance = advance
         self._steps = steps
@@ -196,13 +205,14 @@ class Replay(Generic[State]):
             if rest == 0 and at < len(self._kept):
                 state = self._kept[at]
             else:
-                state = self._advance(state)
+                state = self._advance(state, step - 1)
                 if rest == 0:
                     self._kept.append(state)
             yield state
 
     def __getitem__(self, step: int) -> State:
-        state = self._kept[step // self._stride]
-        for _ in range(step % self._stride):
-            state = self._advance(state)
+        kept = step // self._stride
+        state = self._kept[kept]
+        for earlier in range(kept * self._stride, step):
+            state = self._advance(state, earlier)
         return state

@@ -9,21 +9,63 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, constant, to_numpy
+from hessence._common.arrays import Array, Numbers, constant, nonzero, to_numpy
 from hessence.spectra.operators import Hessian
+
+Coordinates = tuple[Array, ...]
 
 
 class Moving(NamedTuple):
     """Coordinates in motion; the velocity is None at rest."""
 
-    coordinates: tuple[Array, ...]
-    velocity: tuple[Array, ...] | None = None
+    coordinates: Coordinates
+    velocity: Coordinates | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    r"""What a step makes of gradients: PyTorch's SGD, with sharpness-aware minimisation.
+
+    With g the gradient at :math:`\theta + \rho\,\nabla\ell/\|\nabla\ell\|`, ρ = `sam`, a step is
+    b ← momentum · b + g + weight_decay · θ, then θ ← θ − lr · b, from b = 0.
+    """
+
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    sam: float = 0.0
+
+    def step(
+        self,
+        state: Moving,
+        gradient: Callable[[Coordinates], Coordinates],
+        length: Callable[[Coordinates], Array],
+    ) -> tuple[Moving, Coordinates]:
+        """Take a step; return its end, and where the gradient was taken.
+
+        `length` is the Euclidean length, in parameter space, of a change of the coordinates.
+        """
+        here = ahead = state.coordinates
+        slope = gradient(here)
+        if self.sam:
+            far = length(slope)
+            scale = self.sam / nonzero(far)
+            ahead = tuple(c + _along(scale, c) * g for c, g in zip(here, slope, strict=True))
+            slope = gradient(ahead)
+        if self.weight_decay:
+            slope = tuple(g + self.weight_decay * c for c, g in zip(here, slope, strict=True))
+        if state.velocity is not None:
+            old = state.velocity
+            slope = tuple(self.momentum * b + g for b, g in zip(old, slope, strict=True))
+        moved = tuple(c - self.lr * b for c, b in zip(here, slope, strict=True))
+        return Moving(moved, slope if self.momentum else None), ahead
 
 
 class Descent(ABC):
@@ -75,17 +117,22 @@ class Descent(ABC):
         Numbers that are not finite tell that training has diverged.
         """
 
-    def gradient(self, coordinates: tuple[Array, ...]) -> tuple[Array, ...]:
+    def gradient(self, coordinates: Coordinates) -> Coordinates:
         """Return what a step of gradient descent subtracts, for a learning rate of 1."""
         raise NotImplementedError
 
-    def advance(self, state: Any, lr: float, momentum: float) -> Any:
-        """Take one step, b ← momentum · b + gradient, then coordinates ← coordinates − lr · b."""
-        step = self.gradient(state.coordinates)
-        if state.velocity is not None:
-            step = tuple(momentum * b + g for b, g in zip(state.velocity, step, strict=True))
-        moved = tuple(c - lr * b for c, b in zip(state.coordinates, step, strict=True))
-        return Moving(moved, step if momentum else None)
+    def length(self, change: Coordinates) -> Array:
+        """Return the length in parameter space of a change of the coordinates, for each network."""
+        xp = api.array_namespace(*change)
+        return xp.sqrt(sum(xp.sum(c * c, axis=-1) for c in change))
+
+    def advance(self, state: Any, rule: Rule, batch: Self | None = None) -> Any:
+        """Take one step, with gradients of `batch`: this descent on some of the samples."""
+        return rule.step(state, (batch or self).gradient, self.length)[0]
+
+    def trusted(self, rule: Rule, steps: int) -> Descent:
+        """Return a descent that is right for so many steps: this one, or one on the weights."""
+        return self
 
     def sharpness(self, states: Iterable[Any]) -> Numbers:
         """Return the largest eigenvalue at each state, where ``measure`` leaves it out."""
@@ -107,7 +154,7 @@ class WeightDescent(Descent):
         """Return the network with the weights of a state."""
         return self._net.with_parameters(state.coordinates[0])
 
-    def gradient(self, coordinates: tuple[Array, ...]) -> tuple[Array, ...]:
+    def gradient(self, coordinates: Coordinates) -> Coordinates:
         """Return the gradient of the loss, NaN for networks that have diverged."""
         (theta,) = coordinates
         net, finite = self._finite(theta)
@@ -134,3 +181,9 @@ class WeightDescent(Descent):
         finite = xp.all(xp.isfinite(theta), axis=-1)
         safe = xp.where(finite[..., None], theta, xp.zeros_like(theta))
         return self._net.with_parameters(safe), finite
+
+
+def _along(scale: Array, coordinates: Array) -> Array:
+    """Give the number of each network the dimensions of its coordinates."""
+    missing = coordinates.ndim - np.ndim(scale)
+    return scale[(..., *(None,) * missing)] if missing else scale

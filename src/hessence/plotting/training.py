@@ -31,12 +31,16 @@ def draw_trajectory(trajectory: Any, ax: Any = None) -> Any:
     steps = np.arange(len(trajectory))
     _shade_phases(ax, trajectory.phase)
     for c, name in enumerate(names):
-        ax.plot(steps, outliers[:, c, 0], color=COLOURS[2 * c], label=f"larger outlier{name}")
-        ax.plot(steps, outliers[:, c, 1], color=COLOURS[2 * c + 1], label=f"smaller outlier{name}")
-        style = {"color": GREY, "linewidth": 1, "linestyle": ("-", "--")[c]}
-        ax.plot(steps, bulk[:, c], label=f"bulk{name}", **style)
-        ax.plot(steps, -bulk[:, c], **style)
-    top = float(np.nanmax(np.where(np.isfinite(outliers), outliers, np.nan)))
+        grey = {"color": GREY, "linewidth": 1, "linestyle": ("-", "--")[c]}
+        for values, label, style in (
+            (outliers[:, c, 0], f"larger outlier{name}", {"color": COLOURS[2 * c]}),
+            (outliers[:, c, 1], f"smaller outlier{name}", {"color": COLOURS[2 * c + 1]}),
+            (bulk[:, c], f"bulk{name}", grey),
+            (-bulk[:, c], None, grey),
+        ):
+            if not np.isnan(values).all():
+                ax.plot(steps, values, label=label, **style)
+    top = outliers[np.isfinite(outliers)].max(initial=0.0)
     if 2 / trajectory.lr < 1.5 * top:
         ax.axhline(2 / trajectory.lr, color="black", linestyle="--", linewidth=1, label="2 / lr")
     ax.axhline(0, color=GREY, linestyle=":", linewidth=1)

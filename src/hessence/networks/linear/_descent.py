@@ -16,10 +16,13 @@ import numpy as np
 
 from hessence._common.arrays import Array, Numbers, like, to_numpy
 from hessence.data.matrix_objectives import MatrixQuadratic
-from hessence.networks.descent import Descent, Moving, WeightDescent
+from hessence.networks.descent import Coordinates, Descent, Moving, Rule, WeightDescent
 from hessence.networks.linear._modes import Modes
 from hessence.networks.linear._pair_blocks import largest_eigenvalue
 from hessence.networks.linear.hessian import LinearHessian
+
+TRUSTED = 1e-9
+"""How far the weights may get from the modes, relative, before steps are taken on them instead."""
 
 
 class ModeDescent(Descent):
@@ -36,11 +39,47 @@ class ModeDescent(Descent):
         self.start = Moving((modes.singular,))
         self.state_bytes = 2 * modes.singular.nbytes
 
-    def gradient(self, coordinates: tuple[Array, ...]) -> tuple[Array, ...]:
+    def trusted(self, rule: Rule, steps: int) -> Descent:
+        """Return a descent on the weights where what recognition neglects would be magnified.
+
+        A small change off the modes is multiplied by I − ηH in each step, whose norm off the modes
+        is bounded by the Gauss–Newton part of pairs i ≠ j and by ‖F‖, F the functional part. At a
+        saddle it grows without end, and the weights leave along it.
+        """
+        weights = LinearWeightDescent(self._net, x=self._objective)
+        if rule.sam:
+            return weights
+        away, state = 0.0, self.start
+        for _ in range(steps if self._modes.defect else 0):
+            part, rest = self._off_modes(*state.coordinates)
+            bend = rule.lr * rest / (1 - rule.momentum)
+            overshoot = rule.lr * (part + rest) - 2 * (1 + rule.momentum)
+            away = (1 + max(bend, overshoot)) * (away + rule.lr * (part + rest) * self._modes.defect)
+            if not away <= TRUSTED:
+                return weights
+            state = self.advance(state, rule)
+        return self
+
+    def _off_modes(self, singular: Numbers) -> tuple[float, float]:
+        """Return bounds on the Gauss–Newton part of pairs i ≠ j, and on the functional part."""
+        at = replace(self._modes, singular=singular)
+        pairs = (at.above**2).T @ (at.below**2 * at.variance)
+        np.fill_diagonal(pairs, 0.0)
+        most = np.abs(singular).max(axis=1, initial=0.0)
+        others = [[np.prod(np.delete(most, [k, i])) for i in range(len(most)) if i != k]
+                  for k in range(len(most))]  # fmt: skip
+        bend = max(map(sum, others)) * np.abs(self._omega(singular)).max()
+        return float(pairs.max()), float(bend)
+
+    def gradient(self, coordinates: Coordinates) -> Coordinates:
         """Return ω Π_{k≠ℓ} s_k."""
         (singular,) = coordinates
         at = replace(self._modes, singular=singular)
         return (self._omega(singular) * at.below * at.above * self._crosses,)
+
+    def length(self, change: Coordinates) -> Numbers:
+        """Return how far the weights move."""
+        return np.asarray(np.linalg.norm(change[0]))
 
     def network(self, state: Moving) -> Any:
         """Return the network with the singular values of a state."""
