@@ -98,6 +98,9 @@ def test_any_scalar_network(data):
     rule = {
         "lr": data.draw(st.sampled_from([0.05, 0.3])),
         "momentum": data.draw(st.sampled_from([0.0, 0.5])),
+        "weight_decay": data.draw(st.sampled_from([0.0, 0.25])),
+        "sam": data.draw(st.sampled_from([0.0, 0.0, 0.125])),
+        "batches": data.draw(st.sampled_from([None, [[0], [1]], [[1, 0], [1], [1, 1]]])),
     }
     net = kind(w, v)
     t = hs.gradient_descent(net, x, y, steps=20, **rule)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss
+from hessence.dynamics._batches import batch_indices, rows
 from hessence.dynamics.trajectory import Trajectory
-from hessence.networks.descent import Rule
+from hessence.networks.descent import Descent, Rule
 from hessence.networks.network import Network
 
 
@@ -22,12 +26,17 @@ def gradient_descent(
     lr: float = 0.1,
     steps: int = 100,
     momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    batches: Any = None,
+    sam: float = 0.0,
     loss: str | PointwiseLoss = "mse",
     mask: Array = None,
+    rng: Any = 0,
 ) -> Trajectory:
-    """Train a network by full-batch gradient descent and keep the spectrum at every step.
+    """Train a network by gradient descent and keep the spectrum at every step.
 
-    The update is PyTorch's: b ← momentum · b + ∇ℓ, θ ← θ − lr · b, from b = 0.
+    The update is that of PyTorch's SGD: b ← momentum · b + g + weight_decay · θ, then
+    θ ← θ − lr · b, from b = 0, with g the gradient of the loss at θ, of all samples or of a batch.
 
     Parameters
     ----------
@@ -41,10 +50,21 @@ def gradient_descent(
         How many updates.
     momentum : float
         Heavy-ball momentum, at least 0 and below 1.
+    weight_decay : float
+        What to add to the gradient for each unit of the weights. It is no part of the loss, nor of
+        the Hessian, that is reported.
+    batches : int, or sequence of arrays of int, optional
+        Mini-batches: their size, for new random ones in every epoch, or the indices of each step's
+        samples (of sequences, for attention), from the start again at the end. Loss and spectra are
+        those of all samples.
+    sam : float
+        The radius ρ of sharpness-aware minimisation: g is then taken at θ + ρ ∇ℓ/‖∇ℓ‖.
     loss : str or PointwiseLoss
         As in ``net.hessian``.
     mask : array of bool, optional
         For SelfAttention: which tokens exist.
+    rng : int or numpy.random.Generator
+        The source of random batches.
 
     Returns
     -------
@@ -57,13 +77,14 @@ def gradient_descent(
     -----
     The network says in which coordinates it descends (``net.descent``). Gradient descent moves
     w + v along one line and w − v along another, so two numbers follow the whole spectrum at any
-    width (for ReLU: two in each cell). A ReLU unit whose v changes sign changes cell; the step that
-    does this is taken on the weights, and the reduction starts anew behind it. Self-attention needs
-    three numbers.
+    width (for ReLU: two in each cell), with momentum, weight decay, batches and ``sam`` too. A ReLU
+    unit whose v changes sign changes cell; the step that does this is taken on the weights, and the
+    reduction starts anew behind it. Self-attention needs three numbers.
 
     A linear network of any depth that is aligned, which is checked, stays so: its singular values
-    follow a recursion of their own. One that is not is trained on its weights, from the moments of
-    the data. All other networks are trained on their weights.
+    follow a recursion of their own. It is trained on its weights, from the moments of the data, if
+    it is not aligned, with ``batches`` or ``sam``, and where a saddle would magnify what little it
+    is off. All other networks are trained on their weights.
 
     Examples
     --------
@@ -74,6 +95,14 @@ def gradient_descent(
     (101, 0.49, 0.0)
     >>> t.phase[0], t.phase[-1]
     ('early', 'late')
+
+    Weight decay balances the layers, with batches of one sample:
+
+    >>> t = hs.gradient_descent(
+    ...     net, [1.0, -1.0], [1.0, -1.0], steps=2000, weight_decay=0.1, batches=1
+    ... )
+    >>> bool(np.allclose(t[2000].w, t[2000].v))
+    True
     """
     if not isinstance(net, Network):
         raise TypeError(
@@ -82,6 +111,8 @@ def gradient_descent(
         )
     _require_number("lr", lr, lambda value: value > 0, "a positive number")
     _require_number("momentum", momentum, lambda value: 0 <= value < 1, "at least 0 and below 1")
+    for name, value in (("weight_decay", weight_decay), ("sam", sam)):
+        _require_number(name, value, lambda value: value >= 0, "a number that is not negative")
     try:
         count = operator.index(steps)
     except TypeError:
@@ -90,9 +121,26 @@ def gradient_descent(
         raise ValueError(f"steps must not be negative, got {count}.")
     if mask is not None and not net.takes_mask:
         raise ValueError(f"mask is for SelfAttention, not for {type(net).__name__}.")
+    rule = Rule(float(lr), float(momentum), float(weight_decay), float(sam))
     options: dict[str, Array] = {} if mask is None else {"mask": mask}
-    rule = Rule(float(lr), float(momentum))
-    return Trajectory(net.descent(x, y, loss, **options).trusted(rule, count), rule, count)
+    descent = net.descent(x, y, loss, **options)
+    if batches is None:
+        return Trajectory(descent.reduced(rule, count), rule, count)
+    if y is None or not np.shape(y):
+        raise ValueError("batches need samples: give x and y as arrays, not as moments.")
+    if net.takes_mask and len(np.shape(x)) == net.rank:
+        raise ValueError("batches are of sequences: give x as a batch of them, (sequences, n).")
+    indices = batch_indices(batches, len(x), rng)
+
+    @lru_cache(maxsize=64)
+    def on(chosen: bytes) -> Descent:
+        own = np.frombuffer(chosen, dtype=np.int64)
+        some = {name: rows(array, own) for name, array in options.items()}
+        return net.descent(rows(x, own), rows(y, own), loss, **some)
+
+    return Trajectory(
+        descent, rule, count, lambda step: on(indices(step).astype(np.int64).tobytes())
+    )
 
 
 def _require_number(name: str, value: Any, holds: Callable[[float], bool], wanted: str) -> None:

@@ -130,8 +130,8 @@ class Descent(ABC):
         """Take one step, with gradients of `batch`: this descent on some of the samples."""
         return rule.step(state, (batch or self).gradient, self.length)[0]
 
-    def trusted(self, rule: Rule, steps: int) -> Descent:
-        """Return a descent that is right for so many steps: this one, or one on the weights."""
+    def reduced(self, rule: Rule, steps: int) -> Descent:
+        """Return a descent in fewer coordinates, right for so many full-batch steps, or this."""
         return self
 
     def sharpness(self, states: Iterable[Any]) -> Numbers:

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, like, to_numpy
+from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.networks.descent import Coordinates, Descent, Moving, Rule, WeightDescent
-from hessence.networks.linear._modes import Modes
+from hessence.networks.linear._modes import TOLERANCE, Modes, find_modes
 from hessence.networks.linear._pair_blocks import largest_eigenvalue
 from hessence.networks.linear.hessian import LinearHessian
 
@@ -39,26 +39,25 @@ class ModeDescent(Descent):
         self.start = Moving((modes.singular,))
         self.state_bytes = 2 * modes.singular.nbytes
 
-    def trusted(self, rule: Rule, steps: int) -> Descent:
-        """Return a descent on the weights where what recognition neglects would be magnified.
+    def trusted(self, rule: Rule, steps: int) -> bool:
+        """Tell whether what recognition neglects stays small.
 
         A small change off the modes is multiplied by I − ηH in each step, whose norm off the modes
         is bounded by the Gauss–Newton part of pairs i ≠ j and by ‖F‖, F the functional part. At a
         saddle it grows without end, and the weights leave along it.
         """
-        weights = LinearWeightDescent(self._net, x=self._objective)
-        if rule.sam:
-            return weights
         away, state = 0.0, self.start
         for _ in range(steps if self._modes.defect else 0):
             part, rest = self._off_modes(*state.coordinates)
             bend = rule.lr * rest / (1 - rule.momentum)
             overshoot = rule.lr * (part + rest) - 2 * (1 + rule.momentum)
-            away = (1 + max(bend, overshoot)) * (away + rule.lr * (part + rest) * self._modes.defect)
+            away = (1 + max(bend, overshoot)) * (
+                away + rule.lr * (part + rest) * self._modes.defect
+            )
             if not away <= TRUSTED:
-                return weights
+                return False
             state = self.advance(state, rule)
-        return self
+        return True
 
     def _off_modes(self, singular: Numbers) -> tuple[float, float]:
         """Return bounds on the Gauss–Newton part of pairs i ≠ j, and on the functional part."""
@@ -76,10 +75,6 @@ class ModeDescent(Descent):
         (singular,) = coordinates
         at = replace(self._modes, singular=singular)
         return (self._omega(singular) * at.below * at.above * self._crosses,)
-
-    def length(self, change: Coordinates) -> Numbers:
-        """Return how far the weights move."""
-        return np.asarray(np.linalg.norm(change[0]))
 
     def network(self, state: Moving) -> Any:
         """Return the network with the singular values of a state."""
@@ -129,6 +124,18 @@ class LinearWeightDescent(WeightDescent):
     """Gradient descent of any linear network on its weights, from the moments of the data."""
 
     method = "moments"
+
+    def reduced(self, rule: Rule, steps: int) -> Descent:
+        """Return a descent on the modes of an aligned network, where they stay the weights'."""
+        net, objective = self._net, self._arguments["x"]
+        plain = net.factors is net.weights and not net.batch_shape
+        if rule.sam or not plain or not isinstance(objective, MatrixQuadratic):
+            return self
+        modes = find_modes(net.hessian(objective))
+        if modes.defect > TOLERANCE * epsilon(net.product):
+            return self
+        found = ModeDescent(net, objective, modes)
+        return found if found.trusted(rule, steps) else self
 
     def _trace(self, net: Any) -> Array:
         # The gradient has no part in the trace, and is not needed here.

@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, epsilon, floating, largest, require_shape
+from hessence._common.arrays import Array, floating, largest, require_shape
 from hessence.data.linear_objective import AnyLoss, linear_objective
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.networks.descent import Descent
 from hessence.networks.linear._chain import Chain
-from hessence.networks.linear._descent import LinearWeightDescent, ModeDescent
-from hessence.networks.linear._modes import TOLERANCE, find_modes
+from hessence.networks.linear._descent import LinearWeightDescent
 from hessence.networks.linear.hessian import LinearHessian
 from hessence.networks.network import Network
 
@@ -88,14 +87,8 @@ class LinearNetwork(Network):
         return LinearHessian(self.factors, gradient, objective.hessian(product), noise)
 
     def descent(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Descent:
-        """Return how gradient descent moves the network: mode by mode if it is aligned."""
-        objective = self._objective(x, y, loss)
-        plain = self.factors is self.weights
-        if plain and isinstance(objective, MatrixQuadratic) and not self.batch_shape:
-            modes = find_modes(self.hessian(objective))
-            if modes.defect <= TOLERANCE * epsilon(self.product):
-                return ModeDescent(self, objective, modes)
-        return LinearWeightDescent(self, x=objective)
+        """Return how gradient descent moves the network: mode by mode if it stays aligned."""
+        return LinearWeightDescent(self, x=self._objective(x, y, loss))
 
     @property
     def _multiplier(self) -> float:

@@ -32,7 +32,7 @@ def gram_of(lengths: Numbers) -> Gram:
 
 def squared_length(change: Numbers) -> Numbers:
     """Return the square of how far (w, v) moves for a change (..., 2) of the lengths."""
-    return np.sum(change * change, axis=-1) / 2
+    return np.asarray(np.sum(change * change, axis=-1) / 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Lines:
         largest = np.maximum(np.abs(w), np.abs(v)).max(axis=-1, keepdims=True)
         size = np.ldexp(1.0, np.frexp(largest)[1])
         g = gram(w / size, v / size)
-        return size * np.sqrt(np.stack([g.plus, g.minus], axis=-1))
+        return np.asarray(size * np.sqrt(np.stack([g.plus, g.minus], axis=-1)))
 
     def multiples(self, lengths: Numbers) -> Numbers:
         """Return by what w ± v have been multiplied, (..., C, 2); 1 on a line of length zero."""
