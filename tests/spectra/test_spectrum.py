@@ -345,7 +345,13 @@ def test_pickles_keep_values_and_labels():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"values": [float("nan")]}, {"multiplicities": [-1]}, {"dtype": "object"}, {"values": [1, 2]}],
+    [
+        {"values": [float("nan")]},
+        {"multiplicities": [-1]},
+        {"dtype": "object"},
+        {"values": [1, 2]},
+        {"errors": []},
+    ],
 )
 def test_damaged_data_are_refused(changes):
     whole = {
@@ -356,6 +362,7 @@ def test_damaged_data_are_refused(changes):
         "labels": ["bulk"],
         "values": [1.0],
         "multiplicities": [2],
+        "errors": [1e-16],
     }
     assert len(hs.Spectrum.from_dict(whole)) == 2
     with pytest.raises(ValueError, match="data is not"):

@@ -107,7 +107,7 @@ def test_mapped_families_scale_and_rearrange(direct_sum):
     entries, _, _, copied, single, _ = direct_sum
     order = np.random.default_rng(1).permutation(11)
     H = Matrix(entries)
-    families = [f.of(H).mapped(lambda v: v[order], 2.5) for f in (copied, single)]
+    families = [f.of(H).mapped(lambda v: v[order], 2.5, 1.0) for f in (copied, single)]
     s = hs.Spectrum(families, "by hand")
     turned = 2.5 * entries[np.ix_(order, order)]
     np.testing.assert_allclose(turned @ s.eigenvectors, s.eigenvectors * s.eigenvalues, atol=1e-12)
@@ -128,7 +128,7 @@ def test_samples_have_the_image_under_the_operator(direct_sum):
     entries, B, _, copied, single, _ = direct_sum
     values = np.linalg.eigvalsh(B)[::-1]
     known = Subspaces(copied.labels, copied.isometry, 3, values=values, matrix=B)
-    tripled = known.mapped(lambda columns: columns[::-1], 3.0)
+    tripled = known.mapped(lambda columns: columns[::-1], 3.0, 1.0)
     rng = np.random.default_rng(0)
     for family in hs.Spectrum([known, single], "by hand", operator=Matrix(entries)).families:
         vector, image = family.sample(rng)

@@ -121,13 +121,13 @@ class Estimate(SpectralResult, kind="estimate"):
         family = Subspaces((LABEL,), lambda _: embed, values=self.eigenvalues[index : index + 1])
         return Eigenspace(value, 1, LABEL, family)
 
-    def _all(self, wanted: str) -> tuple[Array, Array]:
+    def _all(self, wanted: str) -> tuple[Array, Array, Array]:
         if len(self) < self.size:
             raise ValueError(
                 f"{len(self)} of {self.size} eigenvalues do not tell {wanted}: ask for all of them "
                 "with k=None, or look at density."
             )
-        return self.values, self.multiplicities
+        return self.values, self.multiplicities, self.errors
 
     @property
     def sharpness(self) -> Array:

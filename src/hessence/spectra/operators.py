@@ -249,9 +249,7 @@ class Combination(Operator):
         (factor, part), *others = self.terms
         if others or arguments or options or not isinstance(part, Hessian):
             return super().spectrum(*arguments, **options)
-        own = part.spectrum()
-        families = [family.mapped(lambda vectors: vectors, factor) for family in own.families]
-        return Spectrum(families, own.method, operator=self)
+        return part.spectrum().mapped(lambda vectors: vectors, factor)
 
     def release(self) -> None:
         for _, part in self.terms:
@@ -315,6 +313,14 @@ class Hessian(Operator):
     @abstractmethod
     def squared_norm(self) -> Array:
         """Return the sum of all squared entries, from the entries and not from eigenvalues."""
+
+    def rounding(self) -> Any:
+        """Return a bound for the spectral norm of what rounding has done to the operator.
+
+        To the derivatives of the loss that it holds, and to its products. Here nothing is known
+        about them but that a sum rounds: 0. What large terms cancel in overrides it.
+        """
+        return 0.0
 
     @property
     def ggn(self) -> Self:

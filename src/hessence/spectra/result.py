@@ -10,14 +10,11 @@ from typing import Any, NamedTuple
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, epsilon, to_numpy
+from hessence._common.arrays import Array, to_numpy
 from hessence._common.files import Saved
 from hessence._common.messages import SHOWN
 from hessence._common.summation import compensated_sum
 from hessence.spectra.subspaces import Eigenspace
-
-ROUNDING = 100
-"""What rounding may do to an eigenvalue, in ε · ‖H‖."""
 
 WORDS = ("outlier", "bulk", "flat", "dominant", "mixed", "twin", "range")
 """What labels begin with; a spectrum need not have all of them."""
@@ -45,8 +42,8 @@ class SpectralResult(Saved):
     rank, is refused in a sentence if they are not.
     """
 
-    def _all(self, wanted: str) -> tuple[Array, Array]:
-        """Return all values and multiplicities; `wanted` says what for, if they are not known."""
+    def _all(self, wanted: str) -> tuple[Array, Array, Array]:
+        """Return all values, counts and errors; `wanted` says what for, if they are not known."""
         raise NotImplementedError
 
     def space(self, index: int) -> Eigenspace:
@@ -77,7 +74,7 @@ class SpectralResult(Saved):
     @property
     def squared_norm(self) -> Array:
         """The sum of all squared eigenvalues: the squared Frobenius norm."""
-        values, counts = self._all("the squared norm")
+        values, counts, _ = self._all("the squared norm")
         xp = api.array_namespace(values)
         return xp.sum(values * values * xp.astype(counts, values.dtype), axis=-1)
 
@@ -85,12 +82,12 @@ class SpectralResult(Saved):
     def logabsdet(self) -> Array:
         """The logarithm of the product of abs(λ) over the eigenvalues that are not flat.
 
-        An eigenvalue is flat if abs(λ) ≤ 100 ε ‖H‖, with ε the spacing of the floating-point type.
-        So a singular Hessian gets its pseudo-determinant rather than −∞, and a zero Hessian gets 0.
+        An eigenvalue is flat if abs(λ) does not exceed the bound of its error, see ``rank``. So a
+        singular Hessian gets its pseudo-determinant rather than −∞, and a zero Hessian gets 0.
         """
-        values, counts = self._all("the determinant")
+        values, counts, errors = self._all("the determinant")
         xp = api.array_namespace(values)
-        curved = xp.where(_flat(values, counts, None), xp.ones_like(values), xp.abs(values))
+        curved = xp.where(xp.abs(values) <= errors, xp.ones_like(values), xp.abs(values))
         return compensated_sum(xp.log(curved) * xp.astype(counts, values.dtype))
 
     @property
@@ -100,10 +97,10 @@ class SpectralResult(Saved):
         Flat as in ``logabsdet``: a singular Hessian gets the condition number on its range. A zero
         Hessian has none: NaN.
         """
-        values, counts = self._all("the condition number")
+        values, counts, errors = self._all("the condition number")
         xp = api.array_namespace(values)
         infinite = xp.ones_like(values) * np.inf
-        there = xp.logical_and(counts > 0, xp.logical_not(_flat(values, counts, None)))
+        there = xp.logical_and(counts > 0, xp.abs(values) > errors)
         smallest = xp.min(xp.where(there, xp.abs(values), infinite), axis=-1)
         ratio = largest_magnitude(values, counts) / smallest
         return xp.where(xp.isinf(smallest), xp.ones_like(ratio) * np.nan, ratio)
@@ -114,17 +111,20 @@ class SpectralResult(Saved):
         Parameters
         ----------
         tol : float, optional
-            An eigenvalue is flat if abs(λ) ≤ tol · ‖H‖. The default is 100 ε, with ε the spacing of
-            the floating-point type; ``tol=0`` counts exact zeros only.
+            An eigenvalue is flat if abs(λ) ≤ tol · ‖H‖. By default it is flat if it may be zero,
+            that is if abs(λ) does not exceed the bound of its error; ``tol=0`` counts exact zeros
+            only.
         """
         inertia = self.inertia(tol)
         return inertia.positive + inertia.negative
 
     def inertia(self, tol: float | None = None) -> Inertia:
         """Count the positive, negative and flat eigenvalues; `tol` as in ``rank``."""
-        values, counts = self._all("the inertia")
+        values, counts, limits = self._all("the inertia")
         xp = api.array_namespace(values)
-        flat = _flat(values, counts, tol)
+        if tol is not None:
+            limits = _as_tolerance(tol) * largest_magnitude(values, counts)[..., None]
+        flat = xp.abs(values) <= limits
 
         def count(mask: Array) -> Any:
             total = xp.sum(xp.where(mask, counts, xp.zeros_like(counts)), axis=-1)
@@ -190,12 +190,9 @@ def largest_magnitude(values: Array, counts: Array) -> Array:
     return xp.max(xp.where(counts > 0, magnitudes, xp.zeros_like(magnitudes)), axis=-1)
 
 
-def _flat(values: Array, counts: Array, tol: float | None) -> Array:
-    if tol is None:
-        tol = ROUNDING * epsilon(values)
-    elif not isinstance(tol, (int, float)):
+def _as_tolerance(tol: Any) -> float:
+    if not isinstance(tol, (int, float)):
         raise TypeError(f"tol must be a number, got {type(tol).__name__}.")
-    elif not tol >= 0:
+    if not tol >= 0:
         raise ValueError(f"tol must not be negative, got {tol}.")
-    xp = api.array_namespace(values)
-    return xp.abs(values) <= tol * largest_magnitude(values, counts)[..., None]
+    return float(tol)

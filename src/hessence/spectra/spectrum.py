@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Self
 
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, dtype_name, epsilon, integers, to_numpy
+from hessence._common.arrays import Array, Numbers, dtype_name, integers, like, to_numpy
 from hessence._common.device import available
 from hessence._common.messages import SHOWN
 from hessence._common.summation import compensated_sum
 from hessence.krylov.density_result import Density, known_density
 from hessence.krylov.outcome import Outcome
 from hessence.spectra.certificate import Certificate, certify
-from hessence.spectra.result import ROUNDING, SpectralResult, largest_magnitude
+from hessence.spectra.result import SpectralResult, largest_magnitude
 from hessence.spectra.subspaces import Eigenspace, Subspaces
 
 
@@ -37,6 +37,8 @@ class Spectrum(SpectralResult, kind="spectrum"):
         The Hessian, whose products form the blocks that a family does not supply.
     exact : bool
         Whether the only error is rounding.
+    defect : float
+        The spectral norm of what the families neglect of the operator; goes into ``errors``.
 
     Attributes
     ----------
@@ -76,10 +78,11 @@ class Spectrum(SpectralResult, kind="spectrum"):
         *,
         operator: Any = None,
         exact: bool = True,
+        defect: float = 0.0,
     ) -> None:
         self.method = method
         self.exact = exact
-        self.families = tuple(family.of(operator) for family in families if family.size)
+        self.families = tuple(family.of(operator, defect) for family in families if family.size)
         columns = [family.eigenvalues for family in self.families]
         self._xp = xp = api.array_namespace(*columns)
         values = xp.concat(columns, axis=-1) + 0.0  # no negative zeros
@@ -144,19 +147,34 @@ class Spectrum(SpectralResult, kind="spectrum"):
         """The number of all eigenvalues, as an ``Estimate`` tells it."""
         return len(self)
 
-    @property
+    @cached_property
     def errors(self) -> Array:
-        """What rounding may have done to each of ``eigenvalues``: 100 ε ‖H‖, as in ``rank``.
+        """A bound for the error of each of ``eigenvalues``, for the route that was taken.
 
-        Closed forms have a small relative error, and so are far better where abs(λ) is small.
-        Where products of weights cancel, more digits are lost before there is a Hessian at all.
+        What rounding has done to the derivatives of the loss, to products, to blocks and to their
+        eigenvalues, and what a theorem was allowed to neglect. The bounds grow where large terms
+        cancel, such as predictions and targets near a perfect fit. Closed forms have small relative
+        errors.
         """
-        return self.eigenvalues * 0 + self._rounding[..., None]
+        # If each value is within e of its own eigenvalue, the i-th largest eigenvalue lies between
+        # the i-th largest of all value − e and of all value + e.
+        values, counts = to_numpy(self._values), to_numpy(self._counts)
+        here, low, high = (
+            _expanded(values + sign * self._bounds, counts, len(self)) for sign in (0, -1, 1)
+        )
+        return like(np.maximum(high - here, here - low), self._values)
+
+    @cached_property
+    def _bounds(self) -> Numbers:
+        """A bound for the error of the value of each group, in the groups' order."""
+        found = np.concatenate([family.bounds(self.norm) for family in self.families], axis=-1)
+        return found if found.ndim > 1 else found[self._origins]
 
     @property
     def trace_stderr(self) -> Array:
-        """What rounding may have done to the trace: the sum of all ``errors``."""
-        return len(self) * self._rounding
+        """A bound for the error of the trace: the sum of all ``errors``."""
+        counts = to_numpy(self._counts)
+        return like((self._bounds * counts).sum(axis=-1), self._values)
 
     @property
     def eigenvectors(self) -> Array:
@@ -201,6 +219,11 @@ class Spectrum(SpectralResult, kind="spectrum"):
         """The largest magnitude of an eigenvalue: the spectral norm."""
         return largest_magnitude(self._values, self._counts)
 
+    def mapped(self, place: Callable[[Array], Array], factor: float) -> Spectrum:
+        """Return the spectrum of `factor` times the operator, with vectors (p, n) mapped."""
+        families = [family.mapped(place, factor, self.norm) for family in self.families]
+        return Spectrum(families, self.method, exact=self.exact)
+
     def verify(self, H: Any, *, samples: int = 8, rng: Any = 0) -> Certificate:
         """Check the spectrum against an operator and return a certificate.
 
@@ -233,6 +256,7 @@ class Spectrum(SpectralResult, kind="spectrum"):
             "labels": [self._label(g) for g in range(self._groups)],
             "values": to_numpy(self._values).tolist(),
             "multiplicities": to_numpy(self._counts).tolist(),
+            "errors": self._bounds.tolist(),
         }
 
     @classmethod
@@ -240,7 +264,9 @@ class Spectrum(SpectralResult, kind="spectrum"):
         values = np.asarray(data["values"], dtype=data["dtype"])
         counts = np.asarray(data["multiplicities"], dtype=np.int64)
         labels = np.asarray(data["labels"], dtype=object)
-        if values.shape != counts.shape or values.shape[-1:] != labels.shape:
+        errors = np.asarray(data["errors"], dtype=np.float64)
+        shapes = {values.shape, counts.shape, errors.shape}
+        if len(shapes) > 1 or values.shape[-1:] != labels.shape:
             raise ValueError("its lists differ in length")
         if values.dtype.kind != "f" or not np.isfinite(values).all() or (counts < 0).any():
             raise ValueError("it needs finite values and multiplicities")
@@ -249,6 +275,7 @@ class Spectrum(SpectralResult, kind="spectrum"):
         self.reason = str(data.get("reason", ""))
         self._xp = api.array_namespace(values)
         self._arrange(values, counts, labels)
+        self._bounds = errors
         return self
 
     @property
@@ -257,7 +284,7 @@ class Spectrum(SpectralResult, kind="spectrum"):
         if self.values.ndim > 1:
             raise ValueError("a density belongs to one network; pick one of the batch first.")
         values, counts = to_numpy(self.values), to_numpy(self.multiplicities)
-        return known_density(values, counts, error=float(self._rounding))
+        return known_density(values, counts, error=float(self._bounds.max()))
 
     def plot(self, ax: Any = None) -> Any:
         """Draw all eigenvalues, coloured by label; needs ``hessence[plot]``. Returns the axes."""
@@ -288,8 +315,8 @@ class Spectrum(SpectralResult, kind="spectrum"):
         kind = "" if self.exact else ", estimated"
         return "\n".join([f"{len(self)} eigenvalues{of}, {self.method}{kind}", *lines])
 
-    def _all(self, wanted: str) -> tuple[Array, Array]:
-        return self._values, self._counts
+    def _all(self, wanted: str) -> tuple[Array, Array, Array]:
+        return self._values, self._counts, like(self._bounds, self._values)
 
     @property
     def _groups(self) -> int:
@@ -324,10 +351,6 @@ class Spectrum(SpectralResult, kind="spectrum"):
             xp.take_along_axis(self._counts, order, axis=-1),
         )
 
-    @property
-    def _rounding(self) -> Array:
-        return ROUNDING * epsilon(self._values) * self.norm
-
 
 def _join_counts(multiplicities: list[Any], sizes: list[int], values: Array) -> Array:
     """Return the multiplicity of every group, shaped like the values."""
@@ -340,6 +363,17 @@ def _join_counts(multiplicities: list[Any], sizes: list[int], values: Array) -> 
         column = integers(multiplicity, values)
         columns.append(xp.broadcast_to(xp.broadcast_to(column, lead)[..., None], (*lead, size)))
     return xp.concat(columns, axis=-1)
+
+
+def _expanded(values: Numbers, counts: Numbers, size: int) -> Numbers:
+    """Return values as often as their counts say, largest first, (..., size)."""
+    order = np.argsort(-values, axis=-1, stable=True)
+    values, counts = (np.take_along_axis(a, order, axis=-1) for a in (values, counts))
+    rows = zip(
+        values.reshape(-1, values.shape[-1]), counts.reshape(-1, counts.shape[-1]), strict=True
+    )
+    expanded = [np.repeat(row, count) for row, count in rows]
+    return np.reshape(expanded, (*values.shape[:-1], size))
 
 
 def _number(value: Array) -> str:

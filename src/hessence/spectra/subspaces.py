@@ -14,6 +14,12 @@ A network supplies its products ``H @ v`` and families of invariant subspaces::
 
 What a family does not supply comes from the operator. So ``H.ggn`` and ``H.functional`` get their
 spectra from the same list wherever they leave the same subspaces invariant.
+
+Error bounds come from the same list. A block is as accurate as the operator, ``H.rounding()``, to
+which forming and solving it add some ε ‖H‖. A closed form may be better, and says so by ``errors``.
+Where the subspaces are invariant only up to something that was neglected, such as data that are
+white to a tolerance, ``Spectrum(families, method, operator=H, defect=d)`` adds a bound d of its
+spectral norm to the error of every eigenvalue (Weyl's inequality).
 """
 
 from __future__ import annotations
@@ -27,11 +33,14 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arguments import generator
-from hessence._common.arrays import Array, like, transpose
+from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy, transpose
 from hessence.spectra.small_eigen import eigensystem, eigenvalues
 
 CHUNK = 2**24
 """How many numbers the columns that are multiplied with an operator at a time may hold."""
+
+ROUNDING = 100
+"""What forming and solving a block may do to an eigenvalue, in ε · ‖H‖."""
 
 LARGEST_BLOCK = 4000
 """The largest eigenproblem that an exact spectrum may leave to a dense solver."""
@@ -83,8 +92,13 @@ class Subspaces:
         The eigenvalues of B, largest first, where they are known in closed form.
     products : callable, optional
         Multiplies coordinates (k, n) by B, where that costs less than products of the operator.
+    errors : callable, optional
+        Returns a bound for the error of each of `values`, where that is better known than for all
+        of the operator: a NumPy array of their shape, with what rounding has done to the operator.
     operator : Operator, optional
         What the subspaces are invariant under; the spectrum fills it in.
+    defect : float
+        The spectral norm of what was neglected; the spectrum fills it in.
     """
 
     labels: tuple[str, ...]
@@ -94,21 +108,25 @@ class Subspaces:
     matrix: Array | Callable[[int], Array] | None = None
     values: Array | None = None
     products: Callable[[Array], Array] | None = None
+    errors: Callable[[], Numbers] | None = None
     operator: Any = None
+    defect: float = 0.0
 
     @property
     def size(self) -> int:
         """The order k of the block."""
         return len(self.labels)
 
-    def of(self, operator: Any) -> Subspaces:
+    def of(self, operator: Any, defect: float = 0.0) -> Subspaces:
         """Return the family as one of an operator, which forms the matrix if nothing else does."""
-        return self if operator is None else replace(self, operator=operator)
+        own = self.operator if operator is None else operator
+        return replace(self, operator=own, defect=self.defect + defect)
 
-    def mapped(self, place: Callable[[Array], Array], factor: float) -> Subspaces:
+    def mapped(self, place: Callable[[Array], Array], factor: float, norm: Any) -> Subspaces:
         """Return the family of `factor` times the operator, with vectors mapped.
 
-        `place` maps vectors (p, n) to other orthonormal ones, such as in another parameter order.
+        `place` maps vectors (p, n) to other orthonormal ones, such as in another parameter order;
+        `norm` is that of the operator.
         """
 
         def isometry(member: int) -> Isometry:
@@ -121,8 +139,13 @@ class Subspaces:
         values, labels = factor * xp.reshape(self.eigenvalues, grouped), self.labels
         if factor < 0:
             values, labels = xp.flip(values, axis=-1), labels[::-1]
+
+        def errors() -> Numbers:
+            own = abs(factor) * np.reshape(self.bounds(norm), grouped)
+            return own[..., ::-1] if factor < 0 else own
+
         return replace(
-            self, labels=labels, isometry=isometry, values=values,
+            self, labels=labels, isometry=isometry, values=values, errors=errors, defect=0.0,
             matrix=lambda member: factor * self._matrix(member),
         )  # fmt: skip
 
@@ -141,6 +164,16 @@ class Subspaces:
             return values
         xp = api.array_namespace(values)
         return xp.reshape(values, (*values.shape[:-2], -1))
+
+    def bounds(self, norm: Any) -> Numbers:
+        """Return a bound for the error of each of ``eigenvalues``, given the operator's norm."""
+        shape = tuple(self.eigenvalues.shape)
+        if self.errors is not None:
+            return np.reshape(self.errors(), shape) + self.defect
+        solved = (ROUNDING + self.size) * epsilon(self.eigenvalues) * to_numpy(norm)
+        known = hasattr(self.operator, "rounding")
+        rounding = to_numpy(self.operator.rounding()) if known else 0.0
+        return np.broadcast_to((solved + rounding + self.defect)[..., None], shape)
 
     def eigenvector(self, member: int, index: int) -> Array:
         """Return one eigenvector of one member's block, (..., k)."""

@@ -257,8 +257,7 @@ def _placed(spectrum: Spectrum, factor: float, order: Tensor | None) -> Spectrum
     def place(columns: Tensor) -> Tensor:
         return columns if order is None else columns[order]
 
-    families = [family.mapped(place, factor) for family in spectrum.families]
-    return Spectrum(families, spectrum.method, exact=spectrum.exact)
+    return spectrum.mapped(place, factor)
 
 
 def _in_turn(candidate: Candidate) -> Tensor | None:
