@@ -22,9 +22,8 @@ from hessence.models._jacobian import Jacobian
 from hessence.models.criterion import PairCriterion
 from hessence.models.data import parallel
 from hessence.spectra.frames import Complement
-from hessence.spectra.result import ROUNDING
 from hessence.spectra.spectrum import Spectrum
-from hessence.spectra.subspaces import Columns, Isometry, Subspaces
+from hessence.spectra.subspaces import ROUNDING, Columns, Isometry, Subspaces
 
 LARGEST = 4096
 """The most predicted numbers, samples times outputs, of which the spectrum is found by the dual."""
