@@ -13,7 +13,7 @@ from functools import cached_property
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, constant, epsilon, largest
+from hessence._common.arrays import Array, epsilon, largest
 from hessence.data.losses import PointwiseLoss, Squared, as_loss
 from hessence.data.moments import Moments, samples_of
 
@@ -151,14 +151,3 @@ def matrix_objective(moments: Moments, loss: str | PointwiseLoss) -> MatrixQuadr
     if type(known) is Squared:
         return MatrixQuadratic(moments)
     return MatrixLoss(*samples_of(moments), known)
-
-
-def is_scalar_multiple(matrix: Array, tolerance: float) -> bool:
-    """Tell whether symmetric matrices are multiples of the identity, to so many ε."""
-    xp = api.array_namespace(matrix)
-    matrix = constant(matrix)
-    size = int(matrix.shape[-1])
-    eye = xp.eye(size, dtype=matrix.dtype, device=api.device(matrix))
-    mean = xp.sum(matrix * eye, axis=(-2, -1), keepdims=True) / size
-    gap = xp.max(xp.abs(matrix - mean * eye))
-    return bool(gap <= tolerance * epsilon(matrix) * xp.max(xp.abs(mean)))

@@ -6,18 +6,19 @@ With J the map from parameters to dM, S the second derivative of the loss in M a
 triangular factor of all :math:`S_\ell^\top \otimes P_\ell`, one below the other: no matrix is
 squared and no square root is taken, so units of inputs and outputs do not cost digits.
 
-White data make S a number. Then, if there are two layers or all layers are balanced
-(:math:`W_\ell W_\ell^\top = W_{\ell+1}^\top W_{\ell+1}`), the matrix is diagonal in the singular
-vectors of the first and the last layer: a closed form, over all pairs (i, j) with i ≤ d_0, j ≤ d_L
-and singular values padded with zeros. Two layers and any data split into d_L problems of size d_0.
+The mean-squared error has :math:`S = I \otimes \Sigma`. If the matrices
+:math:`S_\ell S_\ell^\top` are diagonal in one basis, as for two layers and for balanced ones
+(:math:`W_\ell W_\ell^\top = W_{\ell+1}^\top W_{\ell+1}`), the problem splits into d_L problems of
+size d_0. If the data are white and :math:`P_\ell^\top P_\ell` are diagonal in one basis, too, that
+is a closed form: :math:`\sum_\ell \|S_\ell^\top u_j\|^2\, \|P_\ell v_i\|^2` for all pairs (i, j).
+What is off the diagonal is measured; up to a bound it is neglected, and part of the errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any
 
 import array_api_compat as api
@@ -28,18 +29,19 @@ from hessence._common.arrays import (
     constant,
     epsilon,
     integers,
+    largest,
     nonzero,
     requires_gradient,
     to_numpy,
     transpose,
 )
-from hessence.data.matrix_objectives import Separable, is_scalar_multiple
+from hessence.data.matrix_objectives import Separable
 from hessence.networks.linear._products import LinearProducts
 from hessence.spectra.frames import Complement
 from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Subspaces
 
-TOLERANCE = 1000
-"""Data count as white and layers as balanced if they are off by at most this many ε, relative."""
+NEGLECTED = 400
+"""How many ε of the largest eigenvalue may be neglected, as what is off a diagonal: 1e-13."""
 
 FLAT = 100
 """How many ε of the largest eigenvalue count as zero."""
@@ -47,20 +49,6 @@ FLAT = 100
 
 class TooLargeError(ValueError):
     """An exact route leaves more to a dense solver than it is given."""
-
-
-def gauss_newton(H: LinearProducts) -> GaussNewton:
-    """Return the Gauss–Newton part of a Hessian by the cheapest route that applies."""
-    S, depth = H.loss_hessian, len(H.weights)
-    if isinstance(S, Separable):
-        white = is_scalar_multiple(S.variance, TOLERANCE)
-        if white and depth == 2:
-            return _from_singular_values(H, S, "white data, two layers")
-        if white and balance_defect(H.weights) <= TOLERANCE * epsilon(H.gradient):
-            return _from_singular_values(H, S, "white data, balanced")
-        if depth == 2:
-            return _by_output(H, S)
-    return _in_full(H)
 
 
 @dataclass(frozen=True)
@@ -80,6 +68,8 @@ class GaussNewton:
     directions : callable
         Returns, for some of the eigenvalues, matrices Z (count, d_L, d_0) such that Jᵀ Z is an
         eigenvector, not normalised.
+    neglected : float
+        By how much an eigenvalue may be off, because of what is not quite diagonal.
     """
 
     hessian: LinearProducts
@@ -87,6 +77,7 @@ class GaussNewton:
     values: Array
     labels: Any
     directions: Callable[[Any], Array]
+    neglected: float = 0.0
 
     def families(self) -> list[Subspaces]:
         """Return one family for each label, and the flat rest."""
@@ -94,9 +85,7 @@ class GaussNewton:
         place[self._order] = np.arange(len(self._order))
         xp = api.array_namespace(values)
         families = []
-        for label in dict.fromkeys(self.labels):
-            if label == "flat":
-                continue
+        for label in dict.fromkeys(self.labels[self.labels != "flat"]):
             own = place[self.labels == label]
             chosen = xp.take(values, integers(own, values), axis=0)[:, None]
             isometry = partial(self._isometry, own)
@@ -144,58 +133,115 @@ class GaussNewton:
         return Complement(self._basis)(copies) if len(self._order) else copies
 
 
-def _from_singular_values(H: LinearProducts, S: Separable, name: str) -> GaussNewton:
-    xp, depth = api.array_namespace(H.gradient), len(H.weights)
-    outer, s_out = _padded_svd(transpose(constant(H.weights[-1])))
-    inner, s_in = _padded_svd(constant(H.weights[0]))
-    scale = constant(S.variance)[0, 0]
-    out_square, in_square = s_out * s_out, s_in * s_in
-    if depth == 2:
-        grid = out_square[:, None] + in_square[None, :]
-    else:
-        # The sum, and not the quotient of differences it equals, which cancels for close s.
-        grid = sum(
-            (out_square ** (depth - ell))[:, None] * (in_square ** (ell - 1))[None, :]
-            for ell in range(1, depth + 1)
+def gauss_newton(H: LinearProducts) -> GaussNewton:
+    """Return the Gauss–Newton part of a Hessian by the cheapest route that applies."""
+    if not isinstance(H.loss_hessian, Separable):
+        return _in_full(H)
+    variance = constant(H.loss_hessian.variance)
+    outputs = Squares.of([transpose(s) for s in H.chain.after], transpose(H.weights[-1]))
+    return _closed_form(H, variance, outputs) or _by_output(H, variance, outputs) or _in_full(H)
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Matrices A_1, …, A_L in the basis of the right singular vectors of one of them.
+
+    Attributes
+    ----------
+    basis : array (n, n)
+        The singular vectors u_i, as columns.
+    sizeable : array of bool (n,)
+        Whether their singular values are more than rounding.
+    diagonals : list of array (n,)
+        ‖A_ℓ u_i‖².
+    rests : list of float
+        The norm of what is off the diagonal of A_ℓᵀ A_ℓ in this basis.
+    """
+
+    basis: Array
+    sizeable: Any
+    diagonals: list[Array]
+    rests: list[float]
+
+    @classmethod
+    def of(cls, matrices: Sequence[Array], leading: Array) -> Squares:
+        """Turn matrices to the singular vectors of one of them."""
+        xp = api.array_namespace(leading)
+        # Of the triangular factor, since a tall matrix has a huge left basis.
+        triangle = xp.linalg.qr(constant(leading))[1]
+        _, singular, right = xp.linalg.svd(triangle, full_matrices=True)
+        sizes = np.zeros(int(right.shape[0]))
+        sizes[: int(singular.shape[0])] = to_numpy(singular)
+        sizeable = sizes > sizes.size * epsilon(leading) * sizes.max(initial=0.0)
+        turned = [xp.matmul(constant(matrix), transpose(right)) for matrix in matrices]
+        squares = [to_numpy(xp.matmul(transpose(t), t)) for t in turned]
+        return cls(
+            transpose(right),
+            sizeable,
+            [xp.sum(t * t, axis=0) for t in turned],
+            [_norm(square - np.diag(np.diagonal(square))) for square in squares],
         )
+
+
+def _closed_form(H: LinearProducts, variance: Array, outputs: Squares) -> GaussNewton | None:
+    """Return the sums over layers for white data, if inputs and outputs are diagonal."""
+    scale, off_white = white_defect(variance)
+    if off_white > NEGLECTED * epsilon(variance) * scale:
+        return None
+    xp, inputs = api.array_namespace(variance), Squares.of(H.chain.before, H.weights[0])
+    grid, neglected = 0.0, 0.0
+    for a, b, off_a, off_b in zip(
+        outputs.diagonals, inputs.diagonals, outputs.rests, inputs.rests, strict=True
+    ):
+        grid = grid + a[:, None] * b[None, :]
+        most_a, most_b = largest(a), largest(b)
+        neglected += (
+            scale * (most_a * off_b + off_a * (most_b + off_b)) + off_white * most_a * most_b
+        )
+    values = xp.reshape(scale * grid, (-1,))
+    if neglected > NEGLECTED * epsilon(values) * largest(values):
+        return None
 
     def directions(own: Any) -> Array:
         j, i = np.divmod(np.asarray(own), H.dims[0])
-        rows = xp.take(transpose(outer), integers(j, outer), axis=0)
-        columns = xp.take(transpose(inner), integers(i, inner), axis=0)
+        rows = xp.take(transpose(outputs.basis), integers(j, values), axis=0)
+        columns = xp.take(transpose(inputs.basis), integers(i, values), axis=0)
         return rows[:, :, None] * columns[:, None, :]
 
-    large, small = (_sizeable(s) for s in (s_out, s_in))
-    both = large[:, None].astype(int) + small[None, :]
+    both = outputs.sizeable[:, None].astype(int) + inputs.sizeable[None, :]
     labels = np.asarray(["flat", "mixed", "dominant"], dtype=object)[both].ravel()
-    if depth == 1:
+    if len(H.weights) == 1:
         labels[:] = "dominant"
-    method = f"closed form ({name}, tolerance {TOLERANCE} ε)"
-    return GaussNewton(H, method, xp.reshape(scale * grid, (-1,)), labels, directions)
+    return GaussNewton(H, "closed form (white data)", values, labels, directions, neglected)
 
 
-def _by_output(H: LinearProducts, S: Separable) -> GaussNewton:
-    """Diagonalise W₂W₂ᵀ: for each eigenvalue q one problem with RᵀR = W₁ᵀW₁ + q I."""
-    xp, inputs = api.array_namespace(H.gradient), H.dims[0]
-    _require(H, inputs)
-    outer, s_out = _padded_svd(transpose(constant(H.weights[1])))
-    first = xp.linalg.qr(constant(H.weights[0]))[1]
-    eye = xp.eye(inputs, dtype=first.dtype, device=api.device(first))
-    shape = (int(s_out.shape[0]), *first.shape)
-    both = [xp.broadcast_to(first, shape), s_out[:, None, None] * eye]
-    triangles = xp.linalg.qr(xp.concat(both, axis=-2))[1]
-    weighted = xp.matmul(triangles, constant(S.variance))
+def _by_output(H: LinearProducts, variance: Array, outputs: Squares) -> GaussNewton | None:
+    """Solve one problem for each output, RᵀR = Σ_ℓ ‖S_ℓᵀ u_j‖² P_ℓᵀ P_ℓ, if they are diagonal."""
+    xp, size = api.array_namespace(variance), H.dims[0]
+    factors = [xp.linalg.qr(constant(p))[1] for p in H.chain.before]
+    norms = [_norm(xp.matmul(xp.matmul(r, variance), transpose(r))) for r in factors]
+    neglected = sum(off * norm for off, norm in zip(outputs.rests, norms, strict=True))
+    # Of positive semidefinite terms each is at most the sum.
+    least = max(largest(a) * norm for a, norm in zip(outputs.diagonals, norms, strict=True))
+    if neglected > NEGLECTED * epsilon(variance) * least:
+        return None
+    _require(H, size)
+    weighted = [
+        xp.sqrt(a)[:, None, None] * r for a, r in zip(outputs.diagonals, factors, strict=True)
+    ]
+    triangles = xp.linalg.qr(xp.concat(weighted, axis=-2))[1]
+    weighted = xp.matmul(triangles, variance)
     values, vectors = _eigh(xp.matmul(weighted, transpose(triangles)))
-    columns = xp.reshape(xp.matmul(transpose(vectors), weighted), (-1, inputs))
+    columns = xp.reshape(xp.matmul(transpose(vectors), weighted), (-1, size))
 
     def directions(own: Any) -> Array:
-        rows = xp.take(transpose(outer), integers(np.asarray(own) // inputs, outer), axis=0)
-        chosen = xp.take(columns, integers(own, columns), axis=0)
-        return rows[:, :, None] * chosen[:, None, :]
+        j = integers(np.asarray(own) // size, columns)
+        rows = xp.take(transpose(outputs.basis), j, axis=0)
+        return rows[:, :, None] * xp.take(columns, integers(own, columns), axis=0)[:, None, :]
 
     values = xp.reshape(values, (-1,))
     method = "Gauss–Newton matrix, split by output"
-    return GaussNewton(H, method, values, _labels(values), directions)
+    return GaussNewton(H, method, values, _labels(values), directions, neglected)
 
 
 def _in_full(H: LinearProducts) -> GaussNewton:
@@ -221,6 +267,13 @@ def _in_full(H: LinearProducts) -> GaussNewton:
     )
 
 
+def white_defect(variance: Array) -> tuple[float, float]:
+    """Return the number c next to Σ as c I, and the norm of the difference."""
+    matrix = to_numpy(variance)
+    scale = float(np.trace(matrix)) / len(matrix)
+    return scale, _norm(matrix - scale * np.eye(len(matrix)))
+
+
 def _require(H: LinearProducts, size: int) -> None:
     if size > LARGEST_BLOCK:
         raise TooLargeError(
@@ -235,35 +288,11 @@ def _eigh(matrix: Array) -> tuple[Array, Array]:
     return result[0], result[1]
 
 
+def _norm(symmetric: Array) -> float:
+    return float(np.abs(np.linalg.eigvalsh(to_numpy(symmetric))).max())
+
+
 def _labels(values: Array) -> Any:
     sizes = np.abs(to_numpy(values))
     large = sizes > FLAT * epsilon(values) * sizes.max(initial=0.0)
     return np.where(large, "outlier", "flat").astype(object)
-
-
-def balance_defect(weights: tuple[Array, ...]) -> float:
-    """Return the largest ‖W_ℓ W_ℓᵀ − W_{ℓ+1}ᵀ W_{ℓ+1}‖ over layers, relative to the larger term."""
-    xp = api.array_namespace(weights[0])
-    worst = 0.0
-    for low, high in pairwise(weights):
-        low, high = constant(low), constant(high)
-        a, b = xp.matmul(low, transpose(low)), xp.matmul(transpose(high), high)
-        size = max(float(xp.linalg.matrix_norm(a)), float(xp.linalg.matrix_norm(b)))
-        if size:
-            worst = max(worst, float(xp.linalg.matrix_norm(a - b)) / size)
-    return worst
-
-
-def _padded_svd(matrix: Array) -> tuple[Array, Array]:
-    """Return right singular vectors as columns (n, n) and n singular values, zeros appended."""
-    xp = api.array_namespace(matrix)
-    # Of the triangular factor, since a tall matrix has a huge left basis.
-    _, singular, right = xp.linalg.svd(xp.linalg.qr(matrix)[1], full_matrices=True)
-    missing = int(right.shape[0]) - int(singular.shape[0])
-    zeros = xp.zeros((missing,), dtype=singular.dtype, device=api.device(singular))
-    return transpose(right), xp.concat([singular, zeros])
-
-
-def _sizeable(singular: Array) -> Any:
-    values = to_numpy(singular)
-    return values > values.size * epsilon(singular) * values.max(initial=0.0)

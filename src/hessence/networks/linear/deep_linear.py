@@ -12,7 +12,6 @@ import numpy as np
 
 from hessence._common.arguments import Seed, generator
 from hessence._common.arrays import Array, floating, like, numerical_rank, to_numpy
-from hessence.networks.linear._gauss_newton import balance_defect
 from hessence.networks.linear._modes import find_modes
 from hessence.networks.linear.bounds import LinearBounds, bounds_of
 from hessence.networks.linear.network import LinearNetwork, as_layers, as_multipliers
@@ -162,7 +161,12 @@ class DeepLinear(LinearNetwork):
         The largest Frobenius norm of a difference, relative to the larger of its two terms.
         """
         self._require_single("balance")
-        return balance_defect(self.factors)
+        worst = 0.0
+        for low, high in pairwise(map(to_numpy, self.factors)):
+            a, b = low @ low.T, high.T @ high
+            size = max(np.linalg.norm(a), np.linalg.norm(b))
+            worst = max(worst, float(np.linalg.norm(a - b) / (size or 1.0)))
+        return worst
 
     def alignment(self, x: Array, y: Array = None) -> float:
         """Return how far network, data and gradient are from sharing their singular vectors.

@@ -9,14 +9,17 @@ spectrum at zero loss, does not depend on the network.
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
+from typing import Any
 
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, epsilon, floating, integers, numerical_rank, to_numpy
-from hessence.data.matrix_objectives import is_scalar_multiple
+from hessence._common.arrays import Array, floating, numerical_rank, to_numpy
+from hessence.data.matrix_objectives import Separable
 from hessence.data.moments import Moments, as_moments
-from hessence.networks.linear._gauss_newton import TOLERANCE
+from hessence.networks.linear._gauss_newton import gauss_newton
+from hessence.networks.linear.hessian import LinearHessian
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Isometry, Subspaces
 
@@ -60,54 +63,43 @@ def solution_spectrum(x: Array, y: Array, depth: int) -> Spectrum:
         raise TypeError(f"depth must be an integer, got {type(depth).__name__}.") from None
     if layers < 1:
         raise ValueError(f"depth must be at least 1, got {layers}.")
+    _require_no_classes(y)
     data = as_moments(x, y, ("x", x.sum_xx if isinstance(x, Moments) else floating(x=x)[1]))
     xp = api.array_namespace(data.xx)
     solution = xp.matmul(data.yx, xp.linalg.pinv(data.xx))
-    _, singular, right = xp.linalg.svd(solution, full_matrices=True)
-    outputs, inputs = (int(s) for s in solution.shape)
-    rank = numerical_rank(singular, solution.shape)
+    left, singular, right = xp.linalg.svd(solution, full_matrices=False)
+    rank = max(1, numerical_rank(singular, solution.shape))
+    # Of all balanced networks that compute it, the one whose hidden singular vectors are the axes.
     roots = singular[:rank] ** (1 / layers)
-
-    def powers(exponent: int, size: int) -> Array:
-        """Return the roots to an even power, padded with zeros; 0⁰ is 1."""
-        rest = xp.ones if exponent == 0 else xp.zeros
-        tail = rest((size - rank,), dtype=roots.dtype, device=api.device(roots))
-        return xp.concat([roots ** (2 * exponent), tail])
-
-    # In the singular bases of M the outputs decouple: one problem of size d_0 for each.
-    turned = xp.matmul(right, xp.matmul(data.xx, xp.matrix_transpose(right)))
-    weights = sum(
-        powers(layers - ell, outputs)[:, None] * powers(ell - 1, inputs)[None, :]
-        for ell in range(1, layers + 1)
+    eye = xp.eye(rank, dtype=roots.dtype, device=api.device(roots))
+    chain = [
+        roots[:, None] * right[:rank, :],
+        *[roots * eye] * (layers - 2),
+        left[:, :rank] * roots,
+    ]
+    H = LinearHessian(
+        tuple(chain) if layers > 1 else (solution,), 0 * solution, Separable(data.xx), part="ggn"
     )
-    half = xp.sqrt(weights)
-    values = xp.linalg.eigvalsh(half[:, :, None] * turned * half[:, None, :])
-    return _labelled(values, weights, turned, rank)
-
-
-def _labelled(values: Array, weights: Array, turned: Array, rank: int) -> Spectrum:
-    xp = api.array_namespace(values)
-    white = is_scalar_multiple(turned, TOLERANCE)
-    outputs, inputs = (int(s) for s in values.shape)
-    if white:
-        values = weights * turned[0, 0]
-    flat = to_numpy(values).ravel()
-    names = np.full((outputs, inputs), "outlier", dtype=object)
-    if white:
-        names[:] = np.where(to_numpy(weights) > 0, "mixed", "flat")
-        names[:rank, :rank] = "dominant"
-    names[to_numpy(values) <= outputs * inputs * epsilon(values) * flat.max()] = "flat"
-    if (names == "flat").all():
+    found = gauss_newton(H)
+    families = [
+        replace(family, isometry=_no_vectors)
+        for family in found.families()
+        if family.labels != ("flat",)
+    ]
+    if not families:
         # The solution is zero and so is its Hessian; say so with one eigenvalue.
-        names[0, 0] = "none"
-    families = []
-    for label in dict.fromkeys(names[names != "flat"].tolist()):
-        own = np.flatnonzero(names.ravel() == label)
-        chosen = xp.take(xp.reshape(values, (-1,)), integers(own, values), axis=0)
-        members = [""] * len(own)
-        families.append(Subspaces((label,), _no_vectors, 1, members, values=chosen[:, None]))
-    method = "closed form" if white else "Gauss–Newton matrix, split by output"
-    return Spectrum(families, f"{method}, from the data alone")
+        families = [Subspaces(("none",), _no_vectors, values=0 * roots[:1])]
+    return Spectrum(families, f"{found.method}, from the data alone")
+
+
+def _require_no_classes(y: Any) -> None:
+    numbers = np.asarray(to_numpy(y)) if hasattr(y, "shape") else np.asarray(y)
+    single = numbers.ndim == 1 or numbers.shape[1:] == (1,)
+    if y is not None and single and numbers.dtype.kind in "iub":
+        raise ValueError(
+            "y holds one integer for each sample, which would be fitted as a number: give one-hot "
+            "rows for classes, such as np.eye(10)[y], or y as floating-point numbers."
+        )
 
 
 def _no_vectors(_: int) -> Isometry:
