@@ -130,6 +130,12 @@ def like(values: Any, reference: Array) -> Array:
     return xp.asarray(values, dtype=reference.dtype, device=api.device(reference))
 
 
+def identity(size: int, reference: Array) -> Array:
+    """Make an identity matrix of the reference's kind, type and device."""
+    xp = api.array_namespace(reference)
+    return xp.eye(size, dtype=reference.dtype, device=api.device(reference))
+
+
 def integers(values: Any, reference: Array) -> Array:
     """Make an int64 array of the reference's kind on its device."""
     xp = api.array_namespace(reference)
@@ -141,14 +147,14 @@ def largest(array: Array) -> float:
     return float(np.abs(to_numpy(array)).max(initial=0.0))
 
 
-def numerical_rank(singular: Array, shape: Sequence[int], noise: float = 0.0) -> int:
-    """Return how many singular values of a matrix of that shape are more than rounding or noise.
+def numerical_rank(singular: Array, shape: Sequence[int]) -> int:
+    """Return how many singular values of a matrix of that shape are more than rounding.
 
     Rounding is the longer side of the matrix times ε times the largest singular value.
     """
     values = to_numpy(singular)
     rounding = max(shape) * epsilon(singular) * values.max(initial=0.0)
-    return int((values > max(noise, rounding)).sum())
+    return int((values > rounding).sum())
 
 
 def constant(array: Array) -> Array:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, floating, like, require_shape, to_numpy
-from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss, one_hot
+from hessence.data.losses import CrossEntropy, Huber, PointwiseLoss, Squared, as_loss, one_hot
 from hessence.data.matrix_objectives import Dense, MatrixLoss, MatrixQuadratic, matrix_objective
-from hessence.data.moments import Moments, as_moments
+from hessence.data.moments import Moments, as_moments, samples_of
 
 AnyLoss = Any
 """A name, a :class:`~hessence.data.losses.PointwiseLoss`, or a PyTorch loss of two arguments."""
@@ -24,8 +25,9 @@ def linear_objective(
     shape: tuple[int, int],
     reference: tuple[str, Array],
     scale: float = 1.0,
+    constant: Array | None = None,
 ) -> MatrixQuadratic | MatrixLoss | TorchLoss:
-    """Return the loss of the predictor f(x) = scale · M x as a function of M.
+    """Return the loss of the predictor f(x) = scale · (M + constant) x as a function of M.
 
     Parameters
     ----------
@@ -40,20 +42,29 @@ def linear_objective(
         Name and value of an array that the data must go with.
     scale : float
         What the inputs are multiplied with.
+    constant : array (K, D), optional
+        A matrix that is not part of M.
     """
     if isinstance(x, (MatrixQuadratic, MatrixLoss, TorchLoss)):
         return x
     if not isinstance(loss, (str, PointwiseLoss)) and callable(loss):
-        return _torch_objective(x, y, loss, shape[1], reference, scale)
-    if isinstance(as_loss(loss, coupled=True), CrossEntropy):
+        return _torch_objective(x, y, loss, shape[1], reference, scale, constant)
+    known, offset = as_loss(loss, coupled=True), None
+    if isinstance(known, CrossEntropy):
         y = one_hot(y, 1, shape[0], reference[1])
     data = as_moments(x, y, reference)
     if data.dimensions != shape[::-1]:
         raise ValueError(
-            f"x must have shape (n, {shape[1]}) and y (n, {shape[0]}), "
+            f"x must have shape (n, {shape[1]}) and y (n, {shape[0]}), one-hot rows for classes, "
             f"got (inputs, targets) = {data.dimensions}."
         )
-    return matrix_objective(data if scale == 1 else data.scaled(scale), loss)
+    if constant is not None and isinstance(known, (Squared, Huber)):
+        # A loss of the residual: taken off the targets, the constant rounds nothing off.
+        data = data.less(constant, scale)
+    elif constant is not None:
+        xp = api.array_namespace(constant)
+        offset = scale * xp.matmul(samples_of(data)[0], xp.matrix_transpose(constant))
+    return matrix_objective(data if scale == 1 else data.scaled(scale), loss, offset)
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,7 @@ class TorchLoss:
     x: Array
     y: Array
     loss: Callable[[Any, Any], Any]
+    offset: Any = 0.0
 
     def value(self, M: Array) -> Array:
         """Return the loss."""
@@ -77,10 +89,6 @@ class TorchLoss:
         import torch
 
         return self._back(lambda m: torch.autograd.functional.jacobian(self._loss, m), M)
-
-    def noise(self, M: Array) -> float:
-        """Return 0: nothing is known about the rounding inside."""
-        return 0.0
 
     def hessian(self, M: Array) -> Dense:
         """Return the Hessian in M."""
@@ -94,14 +102,20 @@ class TorchLoss:
         return like(function(_to_torch(M)).numpy(), M)
 
     def _loss(self, matrix: Any) -> Any:
-        value = self.loss(self.x @ matrix.T, self.y)
+        value = self.loss(self.x @ matrix.T + self.offset, self.y)
         if getattr(value, "ndim", None) != 0:
             raise ValueError("loss must return a single number, reduced over samples and outputs.")
         return value
 
 
 def _torch_objective(
-    x: Any, y: Any, loss: AnyLoss, inputs: int, reference: tuple[str, Array], scale: float
+    x: Any,
+    y: Any,
+    loss: AnyLoss,
+    inputs: int,
+    reference: tuple[str, Array],
+    scale: float,
+    constant: Array | None,
 ) -> TorchLoss:
     if isinstance(x, Moments):
         raise ValueError("loss must be 'mse' when x is a Moments; other losses need samples.")
@@ -119,7 +133,9 @@ def _torch_objective(
             f"y must have one row for each of the {x.shape[0]} samples in x, got {len(targets)}."
         )
     whole = np.int64 if targets.dtype.kind in "iu" else np.float64
-    return TorchLoss(_to_torch(scale * x), _to_torch(targets, whole), loss)
+    inputs_ = _to_torch(scale * x)
+    offset = 0.0 if constant is None else inputs_ @ _to_torch(constant).T
+    return TorchLoss(inputs_, _to_torch(targets, whole), loss, offset)
 
 
 def _to_torch(array: Array, kind: Any = np.float64) -> Any:

@@ -13,12 +13,9 @@ from functools import cached_property
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, epsilon, largest
+from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss, Squared, as_loss
 from hessence.data.moments import Moments, samples_of
-
-ROUNDING = 32
-"""How many ε of its terms a difference of moments may be off by."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +73,6 @@ class MatrixQuadratic:
         """Return Ω = M Σ − C."""
         return api.array_namespace(M).matmul(M, self.moments.xx) - self.moments.yx
 
-    def noise(self, M: Array) -> float:
-        """Return how much of the gradient may be the rounding of its two terms."""
-        xp = api.array_namespace(M)
-        terms = xp.matmul(M, self.moments.xx), self.moments.yx
-        return ROUNDING * epsilon(M) * sum(largest(term) for term in terms)
-
     def hessian(self, M: Array) -> Separable:
         """Return dM ↦ dM Σ."""
         return Separable(self.moments.xx)
@@ -102,11 +93,15 @@ class MatrixQuadratic:
 
 @dataclass(frozen=True)
 class MatrixLoss:
-    """Any loss of the predictions with known derivatives, over samples x (n, D), y (n, K)."""
+    """Any loss of the predictions with known derivatives, over samples x (n, D), y (n, K).
+
+    The predictions are M x, plus an offset (n, K) if there is one.
+    """
 
     x: Array
     y: Array
     loss: PointwiseLoss
+    offset: Array | None = None
 
     def value(self, M: Array) -> Array:
         """Return the mean loss."""
@@ -118,11 +113,6 @@ class MatrixLoss:
         xp = api.array_namespace(self.x)
         first = self.loss.first(self._predict(M), self.y)
         return xp.matmul(xp.matrix_transpose(first), self.x) / self.x.shape[0]
-
-    def noise(self, M: Array) -> float:
-        """Return how much of the gradient may be the rounding of its terms."""
-        first = self.loss.first(self._predict(M), self.y)
-        return ROUNDING * epsilon(M) * largest(first) * largest(self.x)
 
     def hessian(self, M: Array) -> Dense:
         """Return E[∇²φ ⊗ x xᵀ]."""
@@ -142,12 +132,15 @@ class MatrixLoss:
 
     def _predict(self, M: Array) -> Array:
         xp = api.array_namespace(self.x)
-        return xp.matmul(self.x, xp.matrix_transpose(M))
+        predictions = xp.matmul(self.x, xp.matrix_transpose(M))
+        return predictions if self.offset is None else predictions + self.offset
 
 
-def matrix_objective(moments: Moments, loss: str | PointwiseLoss) -> MatrixQuadratic | MatrixLoss:
-    """Return the loss as a function of M."""
+def matrix_objective(
+    moments: Moments, loss: str | PointwiseLoss, offset: Array | None = None
+) -> MatrixQuadratic | MatrixLoss:
+    """Return the loss as a function of M; other losses than the squared one may have an offset."""
     known = as_loss(loss, coupled=True)
     if type(known) is Squared:
         return MatrixQuadratic(moments)
-    return MatrixLoss(*samples_of(moments), known)
+    return MatrixLoss(*samples_of(moments), known, offset)

@@ -10,6 +10,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, floating, require_shape, to_numpy
+from hessence._common.summation import exact_product
 
 SUMS = ("sum_x", "sum_y", "sum_xx", "sum_yx", "sum_yy")
 
@@ -194,6 +195,28 @@ class Moments:
             return _subset(factor * x, y)
         # "sum_xx" is of degree 2 in x, "sum_yx" of degree 1.
         sums = {name: factor ** name.count("x") * getattr(self, name) for name in SUMS}
+        return _from_sums(self.n, sums)
+
+    def less(self, matrix: Array, factor: float = 1.0) -> Moments:
+        """Return the moments of the targets y − factor · A x, for a matrix A (K, D)."""
+        xp, transposed = api.array_namespace(matrix), api.array_namespace(matrix).matrix_transpose
+        if self.samples is not None:
+            x, y = self.samples
+            fitted, lost = exact_product(xp.matmul(x, transposed(matrix)), factor + 0 * y)
+            return _subset(x, (y - fitted) - lost)
+        matrix = factor * matrix
+        fitted = xp.matmul(matrix, self.sum_xx)
+        crossed = xp.matmul(self.sum_yx, transposed(matrix))
+        sums = {
+            "sum_x": self.sum_x,
+            "sum_y": self.sum_y - xp.matmul(matrix, self.sum_x),
+            "sum_xx": self.sum_xx,
+            "sum_yx": self.sum_yx - fitted,
+            "sum_yy": self.sum_yy
+            - crossed
+            - transposed(crossed)
+            + xp.matmul(fitted, transposed(matrix)),
+        }
         return _from_sums(self.n, sums)
 
     def _held(self) -> tuple[Array, Array]:

@@ -131,8 +131,6 @@ class TwinSubspaces:
         G = ∂ℓ/∂M.
     place : callable
         Puts changes of the factors among all parameters.
-    noise : float
-        What of the gradient may be rounding: smaller singular values count as zero.
     loss_hessian : callable, optional
         The second derivative of the loss as a map of matrices (..., n, K, D), where the loss
         depends on nothing but M: directions that it does not see are flat, too.
@@ -150,7 +148,6 @@ class TwinSubspaces:
         gradient: Array,
         place: Place,
         *,
-        noise: float = 0.0,
         loss_hessian: Callable[[Array], Array] | None = None,
     ) -> None:
         self._xp = xp = api.array_namespace(W1, gradient)
@@ -159,9 +156,7 @@ class TwinSubspaces:
         left, singular, right = xp.linalg.svd(constant(gradient), full_matrices=True)
         # A singular value too many does no harm: it makes the block larger.
         batched = gradient.ndim > 2
-        self._rank = (
-            min(gradient.shape[-2:]) if batched else numerical_rank(singular, (DROPPED,), noise)
-        )
+        self._rank = min(gradient.shape[-2:]) if batched else numerical_rank(singular, (DROPPED,))
         self._left, self._right = left, transpose(right)
         turned = xp.matmul(transpose(left), xp.matmul(gradient, self._right))
         self._singular = xp.linalg.diagonal(turned)[..., : self._rank]

@@ -205,3 +205,13 @@ def test_balanced_from_keeps_the_kind_of_its_product():
     net = hs.DeepLinear.balanced_from(product, (3, 4, 3), rng=0)
     assert net.weights[0].dtype == torch.float32
     np.testing.assert_allclose(net.product.numpy(), np.eye(3), atol=1e-6)
+
+
+@pytest.mark.parametrize("y", [[0, 2, 1], np.asarray([[0], [2], [1]])])
+def test_class_numbers_are_not_fitted_as_numbers(y):
+    x = np.random.default_rng(0).normal(size=(3, 2))
+    with pytest.raises(ValueError, match=r"one-hot rows for classes, such as np.eye\(10\)\[y\]"):
+        hs.solution_spectrum(x, y, 2)
+    assert hs.solution_spectrum(x, np.asarray(y, float), 2).rank() > 0
+    with pytest.raises(ValueError, match=r"y \(n, 3\), one-hot rows for classes"):
+        hs.DeepLinear([np.ones((3, 2))]).hessian(x, y)

@@ -100,7 +100,7 @@ def linear_chain(candidate: Candidate) -> Spectrum:
     order = _biases_last(candidate)
     if len(weights) == 1 and isinstance(hessian.loss_hessian, Separable):
         return _placed(_one_layer(hessian.loss_hessian.variance, hessian.dims[-1]), factor, order)
-    if hessian.gradient.any() and not _may_be_aligned(hessian):
+    if not (hessian.solved or _may_be_aligned(hessian)):
         require_small(_size(hessian), hessian.shape[-1])
     return _placed(hessian.spectrum(), factor, order)
 

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, transpose
+from hessence._common.arrays import Array, identity, transpose
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Chain:
     def before(self) -> tuple[Array, ...]:
         """P_1 = I, …, P_L."""
         xp = api.array_namespace(self.factors[0])
-        products = [self._eye(self.dims[0])]
+        products = [identity(self.dims[0], self.factors[0])]
         for f in self.factors[:-1]:
             products.append(xp.matmul(f, products[-1]))
         return tuple(products)
@@ -61,15 +61,10 @@ class Chain:
     def after(self) -> tuple[Array, ...]:
         """S_1, …, S_L = I."""
         xp = api.array_namespace(self.factors[0])
-        products = [self._eye(self.dims[-1])]
+        products = [identity(self.dims[-1], self.factors[0])]
         for f in reversed(self.factors[1:]):
             products.insert(0, xp.matmul(products[0], f))
         return tuple(products)
-
-    def _eye(self, size: int) -> Array:
-        reference = self.factors[0]
-        xp = api.array_namespace(reference)
-        return xp.eye(size, dtype=reference.dtype, device=api.device(reference))
 
     def between(self, k: int, l: int) -> Array | None:  # noqa: E741 - the papers' letter
         """Return F_{k−1} ⋯ F_{l+1} for layers k > l, counted from 1; None for the identity."""

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
+from hessence._common.arrays import Array, Numbers, like, to_numpy
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.networks.descent import Coordinates, Descent, Moving, Rule, WeightDescent
-from hessence.networks.linear._modes import TOLERANCE, Modes, find_modes
+from hessence.networks.linear._modes import Modes, find_modes
 from hessence.networks.linear._pair_blocks import largest_eigenvalue
 from hessence.networks.linear.hessian import LinearHessian
 
@@ -132,15 +132,15 @@ class LinearWeightDescent(WeightDescent):
         if rule.sam or not plain or not isinstance(objective, MatrixQuadratic):
             return self
         modes = find_modes(net.hessian(objective))
-        if modes.defect > TOLERANCE * epsilon(net.product):
+        if not modes.aligned:
             return self
         found = ModeDescent(net, objective, modes)
         return found if found.trusted(rule, steps) else self
 
     def _trace(self, net: Any) -> Array:
         # The gradient has no part in the trace, and is not needed here.
-        product = net.product
-        return LinearHessian(net.factors, product, self._arguments["x"].hessian(product)).trace()
+        learned = net.learned
+        return LinearHessian(net.factors, learned, self._arguments["x"].hessian(learned)).trace()
 
     def sharpness(self, states: Iterable[Moving]) -> Numbers:
         """Return the largest eigenvalue at each state, by Lanczos from the one before."""

@@ -26,6 +26,9 @@ from hessence.networks.linear._products import LinearProducts
 TOLERANCE = 1000
 """Layers, data and gradient count as aligned if they are off by at most this many ε, relative."""
 
+ROUNDING = 32
+"""How many ε of its terms a gradient may be off by."""
+
 
 @dataclass(frozen=True)
 class Modes:
@@ -41,8 +44,13 @@ class Modes:
         s_ℓ of each mode; zero where it does not cross the layer.
     variance, gradient : array (N,)
         c and ω of each mode.
+    rests : array (L + 2,)
+        The Frobenius norm of what is off the diagonal of each layer, of the data and of the
+        gradient, which alignment neglects.
     defect : float
-        How far the network is from aligned, relative.
+        The largest of them, relative to its matrix: how far the network is from aligned.
+    aligned : bool
+        Whether that may be rounding.
     """
 
     bases: list[Numbers]
@@ -50,7 +58,9 @@ class Modes:
     singular: Numbers
     variance: Numbers
     gradient: Numbers
+    rests: Numbers
     defect: float
+    aligned: bool
 
     @property
     def count(self) -> int:
@@ -78,17 +88,21 @@ def find_modes(H: LinearProducts) -> Modes:
     variance, of_data = _normalised(H.loss_hessian.variance)
     gradient, of_gradient = _normalised(H.gradient)
     weights, sizes = [w for w, _ in layers], [size for _, size in layers]
-    precision, noise = epsilon(H.gradient), H.noise / of_gradient
+    precision = epsilon(H.gradient)
+    # The gradient M Σ − C is a difference, and rounding in it is measured by its terms.
+    terms = to_numpy(H.loss_hessian(H.chain.product)).astype(np.float64) / of_gradient
+    size = max(float(np.linalg.norm(gradient)), float(np.linalg.norm(terms)))
     # Data and the first and last product mostly tell all directions apart; if not, ask all layers.
-    modes = _Search(weights, variance, gradient, noise, precision).run()
-    if modes.defect > TOLERANCE * precision:
-        again = _Search(weights, variance, gradient, noise, precision, thorough=True).run()
+    modes = _Search(weights, variance, gradient, size, precision).run()
+    if not modes.aligned:
+        again = _Search(weights, variance, gradient, size, precision, thorough=True).run()
         modes = min(modes, again, key=lambda found: found.defect)
     return replace(
         modes,
         singular=modes.singular * np.asarray(sizes)[:, None],
         variance=modes.variance * of_data,
         gradient=modes.gradient * of_gradient,
+        rests=modes.rests * np.asarray([*sizes, of_data, of_gradient]),
     )
 
 
@@ -104,11 +118,14 @@ class _Search:
         weights: list[Numbers],
         variance: Numbers,
         gradient: Numbers,
-        noise: float,
+        size: float,
         precision: float,
         thorough: bool = False,
     ) -> None:
-        self.weights, self.variance, self.gradient, self.noise = weights, variance, gradient, noise
+        self.weights, self.variance, self.whole, self.size = weights, variance, gradient, size
+        self.noise = ROUNDING * precision * size
+        # A gradient that is nothing but rounding has no directions to follow.
+        self.gradient = gradient * (np.abs(gradient).max() > self.noise)
         self.precision, self.thorough = precision, thorough
         self.depth = len(weights)
         self.columns: list[list[Numbers]] = [[] for _ in range(self.depth + 1)]
@@ -249,38 +266,31 @@ class _Search:
         for i, mode in enumerate(self.modes):
             for layer, column in mode.items():
                 place[layer, i] = column
-        singular = np.zeros((self.depth, count))
-        defect = 0.0
-        for layer, w in enumerate(self.weights, start=1):
-            turned = bases[layer].T @ w @ bases[layer - 1]
-            defect = max(defect, self._pick(turned, place, layer, layer - 1, singular[layer - 1]))
-        variance, gradient = np.zeros(count), np.zeros(count)
-        data = bases[0].T @ self.variance @ bases[0]
-        defect = max(defect, self._pick(data, place, 0, 0, variance))
-        # The gradient is a difference, and rounding in it is measured by its terms.
-        turned = bases[-1].T @ self.gradient @ bases[0]
-        size = max(float(np.linalg.norm(turned)), self.noise / (TOLERANCE * self.precision))
-        defect = max(defect, self._pick(turned, place, self.depth, 0, gradient, size))
-        return Modes(bases, place, singular, variance, gradient, defect)
-
-    def _pick(
-        self,
-        matrix: Numbers,
-        place: Numbers,
-        row: int,
-        column: int,
-        out: Numbers,
-        size: float | None = None,
-    ) -> float:
-        """Read the modes' entries off a turned matrix; return what is left, relative."""
-        both = (place[row] >= 0) & (place[column] >= 0)
-        rows, columns = place[row][both], place[column][both]
-        out[both] = matrix[rows, columns]
-        rest = matrix.copy()
-        rest[rows, columns] = 0
-        if size is None:
-            size = float(np.linalg.norm(matrix))
-        return float(np.linalg.norm(rest)) / size if size else 0.0
+        matrices = [*self.weights, self.variance, self.whole]
+        ends = [*((ell, ell - 1) for ell in range(1, self.depth + 1)), (0, 0), (self.depth, 0)]
+        picked, rests, sizes = np.zeros((len(matrices), count)), [], []
+        for out, matrix, (row, column) in zip(picked, matrices, ends, strict=True):
+            turned = bases[row].T @ matrix @ bases[column]
+            both = (place[row] >= 0) & (place[column] >= 0)
+            own = place[row][both], place[column][both]
+            sizes.append(float(np.linalg.norm(turned)))
+            out[both] = turned[own]
+            turned[own] = 0
+            rests.append(float(np.linalg.norm(turned)))
+        sizes[-1] = self.size
+        defect = max((r / size for r, size in zip(rests, sizes, strict=True) if size), default=0.0)
+        *singular, variance, gradient = picked
+        aligned = defect <= TOLERANCE * self.precision
+        return Modes(
+            bases,
+            place,
+            np.asarray(singular),
+            variance,
+            gradient,
+            np.asarray(rests),
+            defect,
+            aligned,
+        )
 
     def _merge(self, bases: list[Numbers]) -> None:
         """Join modes that begin in the middle with ended ones that the gradient connects."""

@@ -95,6 +95,40 @@ class PairBlocks:
                 matrix[column + b, row + a] += value
 
 
+def neglected(modes: Modes, precision: float) -> float:
+    """Return how far the blocks of all pairs may be from the Hessian, as a norm, to first order.
+
+    What is off the diagonals, and the rounding of turning matrices, adds a matrix of norm e_m to
+    layer m. It enters a product of layers between products whose norms are those of the modes.
+    """
+    depth, dims = len(modes.singular), [len(basis) for basis in modes.bases]
+    size = np.abs(modes.singular)
+    errors = modes.rests[:depth] + precision * np.sqrt(dims[1:]) * size.max(axis=1)
+    # ‖W_{b−1} ⋯ W_a‖, layers counted from 0, and how far it may be off.
+    norm, off = np.ones((depth + 1, depth + 1)), np.zeros((depth + 1, depth + 1))
+    for a in range(depth):
+        norm[a, a + 1 :] = np.cumprod(size[a:], axis=0).max(axis=1)
+    for a in range(depth):
+        for b in range(a + 1, depth + 1):
+            m = np.arange(a, b)
+            off[a, b] = np.sum(norm[a, m] * errors[m] * norm[m + 1, b])
+    first, last = np.arange(depth), np.arange(1, depth + 1)
+    P, S, dP, dS = norm[0, first], norm[last, depth], off[0, first], off[last, depth]
+    spread = float(np.abs(modes.variance).max()) + modes.rests[-2]
+    slope = float(np.abs(modes.gradient).max()) + modes.rests[-1]
+    J, dJ = float(np.linalg.norm(S * P)), float(np.linalg.norm(dS * P + S * dP))
+    ggn = (2 * J + dJ) * dJ * spread + J**2 * (
+        modes.rests[-2] + precision * dims[0] ** 0.5 * spread
+    )
+    lost = modes.rests[-1] + precision * dims[0] ** 0.5 * slope
+    outer = slope * np.outer(S, P)
+    d_outer = slope * (np.outer(dS, P) + np.outer(S, dP)) + lost * np.outer(S, P)
+    # Between the layers l < k lie l + 1, …, k − 1.
+    middle, d_middle = np.tril(norm[last, :depth].T, -1), np.tril(off[last, :depth].T, -1)
+    table = outer * d_middle + d_outer * middle
+    return float(ggn + np.linalg.norm(table + table.T, 2))
+
+
 def largest_eigenvalue(modes: Modes) -> float:
     """Return the sharpness of an aligned network, solving only the pairs that can hold it.
 

@@ -17,8 +17,9 @@ from itertools import product
 from typing import Any, Self
 
 import array_api_compat as api
+import numpy as np
 
-from hessence._common.arrays import Array, stack_rows, transpose
+from hessence._common.arrays import Array, largest, stack_rows, to_numpy, transpose
 from hessence.data.matrix_objectives import Dense, LossHessian, Separable
 from hessence.networks.linear._chain import Chain
 from hessence.spectra.operators import Hessian, Part
@@ -36,8 +37,6 @@ class LinearProducts(Hessian):
         The gradient G of the loss in the end-to-end matrix.
     loss_hessian : LossHessian
         Its second derivative, a symmetric map of d_L × d_0 matrices.
-    noise : float
-        How much of the gradient may be rounding; what is smaller counts as zero.
     part : str
         Which of the Hessian and its two parts this is.
     """
@@ -45,7 +44,6 @@ class LinearProducts(Hessian):
     weights: tuple[Array, ...]
     gradient: Array
     loss_hessian: LossHessian
-    noise: float = 0.0
     part: Part = "hessian"
 
     @cached_property
@@ -100,6 +98,42 @@ class LinearProducts(Hessian):
         # Nothing comes before the first layer, P_1 = I.
         out.append(d_back)
         return out[::-1]
+
+    # Bounds, from the norms of layers.
+
+    def ggn_bounds(self) -> tuple[float, float]:
+        """Return two numbers that hold the largest eigenvalue of the Gauss–Newton part.
+
+        With the mean-squared error it is at least the largest of ‖P_ℓ Σ^½‖² ‖S_ℓ‖², and at most the
+        sum of them over the layers. Otherwise at most d_0 d_L eigenvalues share the trace.
+        """
+        if not isinstance(self.loss_hessian, Separable):
+            trace = largest(self.trace())
+            return trace / (self.dims[0] * self.dims[-1]), trace
+        xp, terms = api.array_namespace(self.gradient), []
+        for p, s in zip(self.chain.before, self.chain.after, strict=True):
+            triangle = xp.linalg.qr(p)[1]
+            data = xp.matmul(xp.matmul(triangle, self.loss_hessian.variance), transpose(triangle))
+            terms.append(spectral_norm(data) * spectral_norm(s) ** 2)
+        return max(terms), sum(terms)
+
+    def functional_bound(self) -> float:
+        """Return an upper bound on the norm of the functional part.
+
+        Each term of it is tr(P_l Gᵀ S_k dW_k W_{k−1} ⋯ W_{l+1} dW_l), at most
+        ‖P_l Gᵀ S_k‖ ‖W_{k−1} ⋯ W_{l+1}‖ times ‖dW_k‖ ‖dW_l‖: the norm of the L × L matrix of these
+        numbers bounds it.
+        """
+        xp, depth = api.array_namespace(self.gradient), len(self.weights)
+        table = np.zeros((depth, depth))
+        for k in range(1, depth + 1):
+            for l in range(1, k):  # noqa: E741 - the papers' letter
+                before, after = self.chain.before[l - 1], self.chain.after[k - 1]
+                outer = xp.matmul(xp.matmul(before, transpose(self.gradient)), after)
+                middle = self.chain.between(k, l)
+                size = spectral_norm(outer) * (1.0 if middle is None else spectral_norm(middle))
+                table[k - 1, l - 1] = table[l - 1, k - 1] = size
+        return float(np.linalg.norm(table, 2))
 
     # Invariants, from the entries.
 
@@ -166,6 +200,11 @@ class LinearProducts(Hessian):
         near = transpose(xp.matmul(near, before[k - 1]))
         met = far[..., :, None, None, :] * near[..., None, :, :, None]
         return xp.sum(self.loss_hessian.entries * met, axis=(-4, -3, -2, -1))
+
+
+def spectral_norm(matrix: Array) -> float:
+    """Return the largest singular value."""
+    return float(np.linalg.norm(to_numpy(matrix), 2))
 
 
 def _square(matrix: Array) -> Array:

@@ -11,7 +11,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arguments import Seed, generator
-from hessence._common.arrays import Array, floating, like, numerical_rank, to_numpy
+from hessence._common.arrays import Array, floating, identity, like, numerical_rank, to_numpy
 from hessence.networks.linear._modes import find_modes
 from hessence.networks.linear.bounds import LinearBounds, bounds_of
 from hessence.networks.linear.network import LinearNetwork, as_layers, as_multipliers
@@ -71,10 +71,24 @@ class DeepLinear(LinearNetwork):
         """The matrices that act one after the other: W_ℓ, or I + W_ℓ with residual layers."""
         if not self.residual:
             return self.weights
-        reference = self.weights[0]
-        xp = api.array_namespace(reference)
-        eye = xp.eye(self.dims[0], dtype=reference.dtype, device=api.device(reference))
-        return tuple(eye + w for w in self.weights)
+        return tuple(identity(self.dims[0], w) + w for w in self.weights)
+
+    @property
+    def constant(self) -> Array | None:
+        """The identity with residual layers."""
+        return identity(self.dims[0], self.weights[0]) if self.residual else None
+
+    @property
+    def learned(self) -> Array:
+        """The product of the layers, less the identity with residual layers."""
+        if not self.residual:
+            return super().learned
+        xp = api.array_namespace(self.weights[0])
+        # (I + W)(I + M) − I, without the identity that would round off small M and W.
+        M = self.weights[0]
+        for w in self.weights[1:]:
+            M = M + (w + xp.matmul(w, M))
+        return M
 
     @classmethod
     def balanced(cls, dims: Sequence[int], singular_values: Array, rng: Seed = None) -> Self:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, epsilon, requires_gradient, to_numpy
+from hessence._common.arrays import Array, epsilon, largest, requires_gradient, transpose
 from hessence.data.matrix_objectives import Separable
 from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.networks.linear._gauss_newton import TooLargeError, gauss_newton
-from hessence.networks.linear._modes import TOLERANCE, find_modes
+from hessence.networks.linear._modes import find_modes
 from hessence.networks.linear._pairs import Pairs
 from hessence.networks.linear._products import LinearProducts
 from hessence.networks.linear._top import top_of_batch, top_of_twin
@@ -19,6 +20,9 @@ from hessence.networks.linear.range_reduction import RangeReduction
 from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK, Subspaces
+
+SOLVED = 100
+"""How many ε of the largest eigenvalue a functional part may have that is left out."""
 
 CHUNK = 2**19
 """How many numbers are multiplied at a time, so that they stay in the cache."""
@@ -34,6 +38,18 @@ class LinearHessian(LinearProducts):
         its narrow twin where the bulk that this leaves out is not among the answers.
         """
         return top_of_twin(self, k, which, options) or top_of_batch(self, k, which, options)
+
+    @cached_property
+    def solved(self) -> bool:
+        """Whether the Gauss–Newton part is all there is, to rounding of its largest eigenvalue."""
+        if self.part != "hessian":
+            return self.part == "ggn"
+        xp, share = api.array_namespace(self.gradient), SOLVED * epsilon(self.gradient)
+        # A single block of the functional part first, which is quick: most are not at a solution.
+        block = xp.matmul(transpose(self.chain.after[len(self.weights) > 1]), self.gradient)
+        if largest(block) > share * largest(self.trace()):
+            return False
+        return self.functional_bound() <= share * self.ggn_bounds()[0]
 
     def spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors, by the cheapest exact route that applies.
@@ -54,7 +70,7 @@ class LinearHessian(LinearProducts):
                 "or call H.top(k) for the extreme eigenvalues of all."
             )
         too_large = None
-        if self.part == "ggn" or (self.part == "hessian" and not to_numpy(self.gradient).any()):
+        if self.solved:
             try:
                 found = gauss_newton(self)
                 return Spectrum(found.families(), found.method, operator=self)
@@ -68,9 +84,8 @@ class LinearHessian(LinearProducts):
         separable = isinstance(self.loss_hessian, Separable)
         if separable and not requires_gradient(self.gradient, *self.weights):
             modes = find_modes(self)
-            if modes.defect <= TOLERANCE * epsilon(self.gradient):
-                method = f"aligned pairs (off by {modes.defect:.0e}, tolerance {TOLERANCE} ε)"
-                return Spectrum(Pairs(self, modes).families(), method, operator=self)
+            if modes.aligned:
+                return Spectrum(Pairs(self, modes).families(), "aligned pairs", operator=self)
         if too_large is not None:
             raise too_large
         reduced = RangeReduction(self.chain, self.chain.before, self.chain.after)
@@ -91,9 +106,7 @@ def twin_of(H: LinearHessian) -> TwinSubspaces:
     def place(dB: Array, dA: Array) -> Array:
         return H.chain.join([dB, dA])
 
-    return TwinSubspaces(
-        first, second, H.gradient, place, noise=H.noise, loss_hessian=H.loss_hessian
-    )
+    return TwinSubspaces(first, second, H.gradient, place, loss_hessian=H.loss_hessian)
 
 
 def twin_families(H: LinearHessian, twin: TwinSubspaces) -> list[Subspaces]:

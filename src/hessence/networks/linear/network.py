@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, floating, largest, require_shape
+from hessence._common.arrays import Array, floating, require_shape
 from hessence.data.linear_objective import AnyLoss, linear_objective
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.networks.descent import Descent
@@ -22,9 +22,10 @@ class LinearNetwork(Network):
     """f(x) = c M x with x (n, d_0), y (n, d_L), and c the product of the multipliers.
 
     A subclass has ``weights`` and says what they make: ``factors``, whose changes are the
-    weights', and ``product``, the end-to-end matrix M that the loss sees. Here both are the
-    plainest: the weights themselves, and W_L ⋯ W_1. M may be the product of the factors plus any
-    constant.
+    weights', and the end-to-end matrix M that the loss sees, as a ``constant`` plus what is
+    ``learned``. Here all are the plainest: the weights themselves, nothing, and W_L ⋯ W_1. The
+    constant's share of the prediction is taken off the targets before anything is rounded, so that
+    what is learned keeps its digits however small it is.
     """
 
     rank: ClassVar[int] = 2
@@ -42,9 +43,19 @@ class LinearNetwork(Network):
         return Chain(self.factors)
 
     @property
+    def constant(self) -> Array | None:
+        """What of M does not depend on the weights, None for nothing."""
+        return None
+
+    @property
+    def learned(self) -> Array:
+        """The rest of M, which changes as the product of the factors does."""
+        return self.chain.product
+
+    @property
     def product(self) -> Array:
         """The end-to-end matrix M, without the multipliers."""
-        return self.chain.product
+        return self.learned if self.constant is None else self.constant + self.learned
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -68,23 +79,19 @@ class LinearNetwork(Network):
         if given is not None and objective is not x:
             inputs, targets = given
             xp = api.array_namespace(inputs)
-            residual = xp.matmul(inputs, xp.matrix_transpose(self.product)) - targets
+            residual = xp.matmul(inputs, xp.matrix_transpose(self.learned)) - targets
             return xp.sum(residual * residual, axis=(-2, -1)) / (2 * objective.moments.n)
-        return objective.value(self.product)
+        return objective.value(self.learned)
 
     def gradient(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Array:
         """Return the gradient of the loss, flat, first layer first, each row by row."""
-        gradient = self._objective(x, y, loss).gradient(self.product)
+        gradient = self._objective(x, y, loss).gradient(self.learned)
         return self.chain.pull(gradient[..., None, :, :])[..., 0]
 
     def hessian(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> LinearHessian:
         """Return the Hessian of the loss as an operator; its products never touch the samples."""
-        objective, product = self._objective(x, y, loss), self.product
-        gradient, noise = objective.gradient(product), objective.noise(product)
-        if largest(gradient) <= noise:
-            # Nothing but rounding is left of the residual: this is a solution.
-            gradient = 0 * gradient
-        return LinearHessian(self.factors, gradient, objective.hessian(product), noise)
+        objective, learned = self._objective(x, y, loss), self.learned
+        return LinearHessian(self.factors, objective.gradient(learned), objective.hessian(learned))
 
     def descent(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Descent:
         """Return how gradient descent moves the network: mode by mode if it stays aligned."""
@@ -99,9 +106,9 @@ class LinearNetwork(Network):
         return {f"W{i}": w for i, w in enumerate(self.weights, start=1)}
 
     def _objective(self, x: Any, y: Any, loss: AnyLoss) -> Any:
-        """Return the loss as a function of M: the multipliers scale the inputs."""
+        """Return the loss as a function of what is learned: the multipliers scale the inputs."""
         shape = self.dims[-1], self.dims[0]
-        return linear_objective(x, y, loss, shape, self._reference, self._multiplier)
+        return linear_objective(x, y, loss, shape, self._reference, self._multiplier, self.constant)
 
     def __repr__(self) -> str:
         shape = "-".join(map(str, self.dims))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-import array_api_compat as api
-
-from hessence._common.arrays import Array
+from hessence._common.arrays import Array, identity
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
 
 
@@ -48,11 +46,9 @@ class ResidualLinear(TwoLayerLinear):
             )
 
     @property
-    def product(self) -> Array:
-        """The end-to-end matrix I + W2 W1."""
-        xp = api.array_namespace(self.W1)
-        eye = xp.eye(self.dims[0], dtype=self.W1.dtype, device=api.device(self.W1))
-        return eye + self.chain.product
+    def constant(self) -> Array:
+        """The identity."""
+        return identity(self.dims[0], self.W1)
 
     def _rebuild(self, weights: dict[str, Array]) -> Self:
         return type(self)(**weights)
