@@ -16,7 +16,8 @@ evidence says how small. NumPy is all that it takes.
 To add a claim, write a function that returns a :class:`Verdict`, mostly by :func:`judge`, and add
 ``Claim(id, where, says, function)`` to the ``CLAIMS`` of the file on its subject; a new file goes
 into the ledger's ``MODULES`` as well. The papers are numbered as in the figures' names; ``E-``
-marks a misprint or mistake, as it is printed.
+marks a misprint or mistake, as it is printed, and ``A-`` our answer to a question that a paper
+leaves open.
 """
 
 from hessence.papers.claims.protocol import Claim, Verdict, judge

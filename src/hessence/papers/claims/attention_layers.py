@@ -101,10 +101,14 @@ class Attention:
 
     def cubic(self) -> Array:
         """Return the coefficients of the outliers' polynomial, highest first."""
-        alpha, beta, gamma, zeta = self.scalars()
+        return self.cubic_of(*self.scalars())
+
+    def cubic_of(self, alpha: float, beta: float, gamma: float, zeta: float) -> Array:
+        """Return the polynomial of these scalars and of the layer's weights."""
         mixed, kappa = beta**2 - alpha * zeta, float(self.w_q @ self.w_k)
         linear = mixed * self.norms + 2 * gamma * zeta * kappa + gamma**2
-        return np.array([-1, self.trace(), linear, 2 * gamma * mixed * kappa - alpha * gamma**2])
+        trace = alpha + zeta * self.norms
+        return np.array([-1, trace, linear, 2 * gamma * mixed * kappa - alpha * gamma**2])
 
     def outliers(self) -> Array:
         """Return the eigenvalues but for the bulk: those of the Hessian, ±γ taken out."""

@@ -28,11 +28,14 @@ MODULES = (
     "paper_000_norms",
     "paper_000_relu_norms",
     "paper_000_blocks",
+    "paper_000_gauss_newton",
     "paper_000_transformers",
     "paper_001",
     "paper_001_training",
+    "paper_001_batch_norm",
     "paper_002_kernel",
     "paper_002_balanced",
+    "paper_002_balancing",
     "paper_002_shallow",
     "paper_002_data",
     "paper_002_ablations",
@@ -41,8 +44,12 @@ MODULES = (
     "paper_004_lemmas",
     "errata_vectors",
     "errata_matrices",
+    "errata_settings",
+    "answers",
 )
 """Where the claims are, in the papers' order."""
+
+HEADINGS = {"E": "Mistakes in the papers", "A": "Answers to what the papers leave open"}
 
 
 @contextmanager
@@ -105,6 +112,6 @@ def ledger_sections(judged: Iterable[Judged]) -> list[tuple[str, Table]]:
     groups: dict[str, list[Judged]] = {}
     for claim, verdict in judged:
         paper = claim.id.partition("-")[0]
-        heading = "Mistakes in the papers" if paper == "E" else f"What paper {paper} says"
+        heading = HEADINGS.get(paper, f"What paper {paper} says")
         groups.setdefault(heading, []).append((claim, verdict))
     return [(heading, ledger_table(entries)) for heading, entries in groups.items()]

@@ -32,9 +32,13 @@ MAXIMAL = "the parametrisation is maximal update"
 
 @dataclass(frozen=True)
 class Measured:
-    """What networks of one shape show; squared norms are (layers, norms, networks)."""
+    """What networks of one shape show; squared norms are (layers, norms, networks).
+
+    Weights have their multipliers in them, and `scales` are these.
+    """
 
     weights: tuple[NDArray[Any], ...]
+    scales: tuple[float, ...]
     sharpness: Array
     trace: Array
     blockwise: Array
@@ -79,6 +83,7 @@ def measured(
     blocks = [hessians[:, a:b, a:b] for a, b in pairwise(np.cumsum([0, *sizes]))]
     return Measured(
         batch.weights,
+        tuple(factors),
         np.linalg.eigvalsh(hessians)[:, -1],
         np.trace(hessians, axis1=1, axis2=2),
         np.max([np.linalg.eigvalsh(block)[:, -1] for block in blocks], axis=0),

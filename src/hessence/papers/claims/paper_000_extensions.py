@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -127,13 +127,18 @@ def _last_above(values: Sequence[float]) -> int:
     return max((place for place, value in enumerate(values) if value > 0.001), default=-1)
 
 
-def _in_order() -> Verdict:
-    rng = np.random.default_rng(117)
+def _order_gaps(seed: int, problems: Callable[[Any], Sequence[tuple[float, Array]]]) -> list[float]:
+    """Return, for eight draws of problems that do not see each other, how they are out of order.
+
+    A problem is a target and its inputs. Each is learnt by descent from the same weights; the last
+    number is the largest of those smaller outliers that should be negative.
+    """
+    rng = np.random.default_rng(seed)
     gaps, negative = [], []
     for _ in range(8):
-        w, v, x = rng.normal(size=4) / 4, rng.normal(size=4) / 4, rng.normal(size=8)
+        w, v = rng.normal(size=(2, 4)) / 4
         learnt, vanished = [], []
-        for target in (0.5, 1.0, 2.0):
+        for target, x in problems(rng):
             net, away, small = Scalar(w, v, x, target * x), [], []
             for step in range(600):
                 if step % 6 == 0:
@@ -149,11 +154,34 @@ def _in_order() -> Verdict:
             vanished.append(_last_above(small))
         ordered = combinations(sorted(zip(learnt, vanished, strict=True)), 2)
         gaps.append(float(any(sooner[1] > later[1] for sooner, later in ordered)))
+    return [*gaps, max(negative)]
+
+
+def _outputs_in_order() -> Verdict:
+    def problems(rng: Any) -> Sequence[tuple[float, Array]]:
+        x = rng.normal(size=8)
+        return [(target, x) for target in (0.5, 1.0, 2.0)]
+
     return judge(
-        [*gaps, max(negative)],
+        _order_gaps(117, problems),
         "descent on three outputs, eight times, looked at every six steps: the orders in which "
         "they are learnt and in which their smaller outliers vanish, to a thousandth, and the sign "
         "of those of outputs that lag behind",
+    )
+
+
+def _inputs_in_order() -> Verdict:
+    def problems(rng: Any) -> Sequence[tuple[float, Array]]:
+        # Uncorrelated inputs do not see each other: each is a problem of its own.
+        x = np.linalg.qr(rng.normal(size=(8, 3)))[0].T * np.sqrt(8)
+        targets, scales = (0.5, 1.0, 2.0), (1.3, 1.0, 0.8)
+        return [(t, s * own) for t, s, own in zip(targets, scales, x, strict=True)]
+
+    return judge(
+        _order_gaps(118, problems),
+        "descent on three uncorrelated inputs of different variance and best weight β*, eight "
+        "times: the orders in which they are learnt and in which their smaller outliers vanish, "
+        "and the sign of those with β below a third of β*",
     )
 
 
@@ -189,6 +217,12 @@ CLAIMS = (
         "000-outputs-order", "000 App B.4",
         "the smaller outliers of outputs vanish in the order in which these are learnt, and are "
         "negative at first",
-        _in_order,
+        _outputs_in_order,
+    ),
+    Claim(
+        "000-inputs-order", "000 App B.4",
+        "the smaller outlier of every input has the sign that its own distance from β* gives it, "
+        "and vanishes as this input is learnt",
+        _inputs_in_order,
     ),
 )  # fmt: skip

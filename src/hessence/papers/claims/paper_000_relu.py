@@ -42,6 +42,25 @@ def relu_vectors() -> Verdict:
     return judge(gaps, "residuals ‖Hz − λz‖, with every cell's own λ and δx, zero elsewhere")
 
 
+def relu_bulk_vectors() -> Verdict:
+    """Check the bulk's eigenvectors of ReLU networks."""
+    gaps = []
+    for net in relu_draws(22):
+        hessian = net.hessian()
+        for share, cell in net.cells():
+            own = np.isin(net.v, cell.v)
+            for sign in (1, -1) if len(cell.w) > 1 else ():
+                side = cell.w + sign * cell.v
+                # All unit vectors less their parts along w ± v span the directions across it.
+                for z in np.eye(len(side)) - np.outer(side, side) / (side @ side):
+                    if np.linalg.norm(z) > 1e-6:
+                        vector = np.zeros((2, len(net.v)))
+                        vector[:, own] = z, sign * z
+                        value = sign * share * cell.residual
+                        gaps.append(vector_gap(value, vector.ravel(), hessian))
+    return judge(gaps, "residuals ‖Hz − λz‖ of (z, ±z), z across w ± v of a cell, zero elsewhere")
+
+
 def _relu_top() -> Verdict:
     gaps = []
     for net in relu_draws(33):
@@ -133,5 +152,10 @@ CLAIMS = (
         "000-RB.1", "000 Remark B.1",
         "the outliers' eigenvectors carry over to the cells of a ReLU network",
         relu_vectors,
+    ),
+    Claim(
+        "000-relu-bulk", "000 App B.2",
+        "the bulk's eigenvectors carry over to the cells of a ReLU network",
+        relu_bulk_vectors,
     ),
 )  # fmt: skip

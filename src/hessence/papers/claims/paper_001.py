@@ -171,6 +171,11 @@ CLAIMS = (
         paper_000_relu.relu_vectors,
     ),
     Claim(
+        "001-relu-bulk", "001 App C.2",
+        "the bulk's eigenvectors carry over to the cells of a ReLU network",
+        paper_000_relu.relu_bulk_vectors,
+    ),
+    Claim(
         "001-T6", "001 Theorem 6",
         "with a bias, and under its assumptions, there are a pair, a triple, a bulk and zeros",
         paper_000_bias.bias_theorem,

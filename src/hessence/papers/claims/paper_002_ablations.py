@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from hessence.papers.claims.paper_002_data import labelled
 from hessence.papers.claims.protocol import Claim, Verdict, judge
 from hessence.papers.claims.trained_networks import NetworkBatch, batched
 
-Setting = Literal["all", "labels", "raw", "raw, alike", "unbalanced", "tanh"]
+Setting = Literal["all", "labels", "raw", "raw, alike", "unbalanced", "tanh", "tanh, balanced"]
 COUNTS = ((8, 8, 8), (12, 6, 6), (16, 4, 4), (20, 2, 2))
 DEPTH = 3
 DRAWS = 16
@@ -39,8 +38,9 @@ def _trained(setting: Setting) -> Array:
     """Return λ_max of networks of three layers after training, (shares of the classes, draws).
 
     With all assumptions inputs are white and tell the labels linearly, and layers start balanced.
-    Other settings drop one of them, tanh comes without balance as in the paper; inputs that are not
-    white have another covariance for every share, or one for all.
+    Other settings drop one of them; tanh comes with and without balance, since the paper's caption
+    and appendix contradict each other. Inputs that are not white have another covariance for every
+    share, or one for all.
     """
     dims, nets, data = (4, 6, 6, 3), [], []
     for place in range(len(COUNTS)):
@@ -53,7 +53,8 @@ def _trained(setting: Setting) -> Array:
                 else balanced_weights(rng, dims, (0.5, 0.5, 0.5))
             )
     X, Y = batched(data)
-    batch = NetworkBatch(batched(nets), X, Y, "tanh" if setting == "tanh" else "linear")
+    bent = setting in ("tanh", "tanh, balanced")
+    batch = NetworkBatch(batched(nets), X, Y, "tanh" if bent else "linear")
     return batch.descend(0.1, 1500).sharpness().reshape(len(COUNTS), DRAWS)
 
 
@@ -80,7 +81,11 @@ def _as_predicted() -> Verdict:
 
 def _raw() -> Verdict:
     away = np.abs(_trained("raw") / PREDICTED[:, None] - 1)
-    return judge([0.1 - float(away.max())], f"λ_max over the prediction {_told('raw')}")
+    return judge(
+        [0.1 - float(np.median(away))],
+        f"λ_max over the prediction {_told('raw')}; off by {np.median(away):.0%} in the median, "
+        f"and by more than a tenth in {np.mean(away > 0.1):.0%} of {away.size} networks",
+    )
 
 
 def _means(setting: Setting) -> str:
@@ -104,23 +109,27 @@ def _rising_raw() -> Verdict:
     )  # fmt: skip
 
 
-def _rising(setting: Setting) -> Verdict:
-    tops = _trained(setting)
-    rises = np.diff(tops, axis=0) > 0
-    return judge(
-        [float(low - high) for low, high in pairwise(tops.mean(axis=1))],
-        f"mean λ_max of {DRAWS} draws for {SHARES}: {_means(setting)}, up at every step in "
-        f"{rises.all(axis=0).sum()} draws; λ_max over the prediction {_told(setting)}, from "
-        "PyTorch's initialisation",
-    )
+def _rising(settings: dict[Setting, str]) -> Verdict:
+    gaps, told = [], []
+    for setting, start in settings.items():
+        rises = np.all(np.diff(_trained(setting), axis=0) > 0, axis=0)
+        gaps += (1.0 - rises).tolist()
+        told.append(
+            f"{rises.sum()} of {DRAWS} draws from {start}, with means {_means(setting)} and "
+            f"{_told(setting)} of the prediction"
+        )
+    return judge(gaps, f"λ_max rises at every step along {SHARES} in {'; '.join(told)}")
 
 
 def _unbalanced() -> Verdict:
-    return _rising("unbalanced")
+    return _rising({"unbalanced": "PyTorch's initialisation"})
 
 
 def _tanh() -> Verdict:
-    return _rising("tanh")
+    starts: dict[Setting, str] = {
+        "tanh": "PyTorch's initialisation", "tanh, balanced": "balanced layers",
+    }  # fmt: skip
+    return _rising(starts)
 
 
 CLAIMS = (
@@ -147,8 +156,7 @@ CLAIMS = (
     ),
     Claim(
         "002-tanh", "002 §5, Fig 2c",
-        "with tanh, from there, λ_max differs from the prediction, and rises with the share all "
-        "the same",
+        "with tanh λ_max differs from the prediction, and rises with the share all the same",
         _tanh,
     ),
 )  # fmt: skip
