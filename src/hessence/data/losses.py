@@ -56,7 +56,10 @@ class Logistic:
         """Return log(1 + exp(−y f)), without overflow."""
         xp = api.array_namespace(prediction)
         margin = _signs(target) * prediction
-        return xp.log1p(xp.exp(-xp.abs(margin))) + xp.where(margin < 0, -margin, 0 * margin)
+        # Not through the absolute value, which has no derivative at 0.
+        wrong = margin < 0
+        linear = xp.where(wrong, -margin, 0 * margin)
+        return linear + xp.log1p(xp.exp(xp.where(wrong, margin, -margin)))
 
     def first(self, prediction: Array, target: Array) -> Array:
         """Return −y / (1 + exp(y f))."""
@@ -115,9 +118,14 @@ class CrossEntropy:
         """Return −y_k log softmax(f)_k for each output, without overflow."""
         xp = api.array_namespace(prediction)
         _require_probabilities(target)
-        shifted = prediction - xp.max(prediction, axis=-1, keepdims=True)
-        normaliser = xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
-        return -target * (shifted - normaliser)
+        # Measured from the largest output, so that one that is as good as decided keeps its digits.
+        top = prediction == xp.max(prediction, axis=-1, keepdims=True)
+        first = xp.cumulative_sum(xp.astype(top, xp.int64), axis=-1) == 1
+        top, zero = xp.logical_and(top, first), 0 * prediction
+        largest = xp.sum(xp.where(top, prediction, zero), axis=-1, keepdims=True)
+        apart = xp.where(top, zero, prediction - largest)
+        others = xp.sum(xp.where(top, zero, xp.exp(apart)), axis=-1, keepdims=True)
+        return -target * (apart - xp.log1p(others))
 
     def first(self, prediction: Array, target: Array) -> Array:
         """Return p Σ_k y_k − y with p = softmax(f), also where an output is as good as decided."""

@@ -1,9 +1,9 @@
 """What a model is run with, so that its second derivatives exist and are right.
 
-Only what PyTorch gets wrong, or cannot do, is replaced. Second derivatives of activations,
-softmaxes, attention and cross-entropies that were written out by hand made products of a GPT, of a
-convolutional classifier and of a ConvNeXt 1.07 to 1.16 times as fast, all of them together; that
-is not worth their code.
+Only what PyTorch gets wrong, or cannot do, is replaced, losses of logits among it. Second
+derivatives of activations, softmaxes, attention and cross-entropies that were written out by hand
+made products of a GPT, of a convolutional classifier and of a ConvNeXt 1.07 to 1.16 times as fast,
+all of them together; that is not worth their code.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
 
 from hessence._common.device import full_precision
+from hessence.models._loss_kernels import ACCURATE
 
 
 @contextmanager
@@ -148,6 +149,7 @@ REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _with_attention(F.multi_head_attention_forward),
     **{f: _without_cudnn(f) for f in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)},
+    **ACCURATE,
 }
 """What is called instead."""
 

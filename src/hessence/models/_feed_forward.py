@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hessence.models._exact_kernels import exact_kernels
 from hessence.models._model_copy import ModelCopy
 from hessence.models._products import Graph
 from hessence.models.criterion import PairCriterion
@@ -282,7 +283,7 @@ def _activate(
 
 def _loss_gradient(criterion: PairCriterion, prediction: Tensor, target: Any) -> Tensor:
     """Return the gradient of the total in the prediction."""
-    with torch.enable_grad():
+    with exact_kernels():
         z = prediction.detach().requires_grad_()
         total = criterion.sum(z, target)
         if not total.requires_grad:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from hessence.models._exact_kernels import exact_kernels
 from hessence.models._parameters import irregular
 
 LossHessian = Callable[[Tensor], Tensor]
@@ -33,8 +34,12 @@ def cross_entropy(loss: nn.CrossEntropyLoss, prediction: Tensor, target: Tensor)
     weight = _class_mass(loss, logits, target, classes).unsqueeze(classes).to(p) * p
     # Counted from the end, so that directions may have more dimensions in front.
     axis = classes - logits.ndim
+    likeliest = p.argmax(classes, keepdim=True)
 
     def apply(u: Tensor) -> Tensor:
+        # The same change of all logits changes nothing. With none of the likeliest, whose
+        # probability may be all but 1, nothing cancels.
+        u = u - u.gather(axis, likeliest.expand(*u.shape[: u.ndim - p.ndim], *likeliest.shape))
         weighted = weight * u
         return torch.addcmul(weighted, p, weighted.sum(axis, keepdim=True), value=-1)
 
@@ -69,7 +74,7 @@ def binary_cross_entropy(loss: nn.BCELoss, prediction: Tensor, target: Tensor) -
 def by_autograd(total: Callable[[Tensor], Tensor], prediction: Tensor) -> LossHessian:
     """Return the Hessian of any other loss by differentiating it twice."""
     z = prediction.detach().requires_grad_()
-    with torch.enable_grad():
+    with exact_kernels():
         value = total(z)
         if not value.requires_grad:
             _require_constant(total, z.detach(), value)
