@@ -20,6 +20,21 @@ Let :math:`t_{i|j}` be estimate i with vector j left out as well. Given all vect
 which needs no knowledge of tr H. With s² the sample variance of the estimates, and c the mean of
 these products over all pairs, s²/k + c is an unbiased estimate of the variance of their mean.
 
+Unbiased, but too small just when the value is far off. If H has some k large eigenvalues, the range
+of all k vectors holds their eigenvectors, and that of k − 1 vectors misses a direction. Where one
+direction is met by all vectors with little weight, they all miss it at once, and no estimate tells
+of it. But the products HQ do. With :math:`s_i` the direction of Q that leaving out vector i takes
+away, M the mean of :math:`s_i s_i^\top`, B = QᵀHQ − a with a the mean eigenvalue outside of Q, and
+X = (I − QQᵀ)HQ,
+
+.. math:: 2 \operatorname{tr}(BMBM) + 4 \|XM\|^2 = \frac{2}{k^2} \sum_{ij} \Bigl( (s_i^\top B s_j)^2
+          + 2\, (s_i^\top s_j)\, (X s_i)^\top (X s_j) \Bigr)
+
+is what the errors of estimates that miss these directions vary by, as far as products have shown:
+a quadratic form of a random vector varies by twice the squares of its entries, and these are
+entries of what the estimates have to guess. This is added to the variance. To know X with no vector
+kept, it is Q turned into the eigenvectors of M that is multiplied.
+
 The sketch is the range of an operator as a few random vectors see it.
 Images of random unit vectors, Y = HΩ, are orthonormalised as they come, :math:`Y = Q R`. Only Q is
 kept. An image that depends on those before it, up to rounding, adds nothing to Q; after such an
@@ -35,8 +50,14 @@ from dataclasses import dataclass
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, epsilon
-from hessence.krylov._linear_algebra import inner_products, lengths, take_out
+from hessence._common.arrays import Numbers, epsilon, like
+from hessence.krylov._linear_algebra import (
+    eigensystem,
+    inner_products,
+    lengths,
+    subtract,
+    take_out,
+)
 from hessence.krylov._probes import Probes, ScaledProduct
 
 COLUMNS = 16
@@ -56,10 +77,11 @@ PARALLEL = 1e-12
 class Sketch:
     """What is known after the products HΩ and HQ."""
 
-    rows: Array  # the orthonormal vectors Q, as rows (r, n)
     overlaps: Numbers  # QᵀΩ, (r, k)
     images: Numbers  # R = QᵀHΩ, (r, k)
     inside: Numbers  # QᵀHQ, symmetrised, (r, r)
+    left_out: Numbers  # the directions s_i, (r, k); zero where other images span image i
+    outside: float  # ‖XM‖²
     squared_norm: float  # of H, estimated by n times the mean of ‖Hω‖²
 
 
@@ -83,16 +105,33 @@ def sketch(product: ScaledProduct, probes: Probes) -> Sketch:
                 images[known, j] = length
                 rows[known, :] = rest[:, 0] / float(length)
                 known += 1
-    rows = rows[:known, :]
+    rows, images = rows[:known, :], images[:known, :taken]
     overlaps, inside = np.zeros((known, taken)), np.zeros((known, known))
     for part in parts_of(taken):
         columns = probes.columns(part.start, part.stop)
         overlaps[:, part] = inner_products(rows, columns)
+    left_out, outside = _left_out(images), 0.0
+    weights, turn = eigensystem(left_out @ left_out.T / taken, start)
     for part in parts_of(known):
-        image = product(xp.matrix_transpose(rows[part, :]))
-        inside[:, part] = inner_products(rows, image)
+        columns = xp.matrix_transpose(like(turn.T[part], rows) @ rows)
+        inside[:, part], rest = subtract(rows, product(columns))
+        outside += float(np.square(weights[part] * lengths(rest)).sum())
+    inside = inside @ turn.T
     inside = (inside + inside.T) / 2
-    return Sketch(rows, overlaps, images[:known, :taken], inside, size * squares / taken)
+    return Sketch(overlaps, images, inside, left_out, outside, size * squares / taken)
+
+
+def _left_out(R: Numbers) -> Numbers:
+    r"""Return the unit vectors :math:`s_i` orthogonal to all columns of R but the i-th.
+
+    These are the rows of its inverse, normalised: the range without image i is that of
+    :math:`Q (I - s_i s_i^\top)`. If other images span image i, there is nothing to leave out.
+    """
+    rank, count = R.shape
+    inverse = np.linalg.inv(R) if rank == count else np.linalg.pinv(R)
+    needed = (inverse * R.T).sum(axis=1) > 1 - INDEPENDENT
+    norms = np.linalg.norm(inverse, axis=1)
+    return np.where(needed, inverse.T / np.where(needed, norms, 1.0), 0.0)
 
 
 def parts_of(count: int) -> Iterator[slice]:
@@ -115,14 +154,20 @@ def xtrace(known: Sketch, size: int) -> tuple[Numbers, float]:
     return estimates, max(covariance, 0.0)
 
 
+def missed_variance(known: Sketch, size: int, value: float) -> float:
+    """Return 2 tr(BMBM) + 4 ‖XM‖², given the trace."""
+    S, inside = known.left_out, known.inside
+    rank, count = S.shape
+    beyond = (value - float(np.trace(inside))) / (size - rank)
+    seen = S.T @ inside @ S - beyond * (S.T @ S)
+    return 2 * float(np.square(seen / count).sum()) + 4 * known.outside
+
+
 @dataclass(frozen=True)
 class _Pieces:
     r"""Small matrices that all estimates are made of, in the coordinates of the range Q.
 
-    The range without image i is that of :math:`Q (I - s_i s_i^\top)`, with :math:`s_i` the unit
-    vector orthogonal to all columns of R but the i-th: row i of its inverse, normalised. If other
-    images span image i, there is nothing to leave out and :math:`s_i = 0`. As H is symmetric,
-    :math:`Q^\top H \omega_i` is column i of R, so that HQ need not be kept.
+    As H is symmetric, :math:`Q^\top H \omega_i` is column i of R, so that HQ need not be kept.
     """
 
     rank: int
@@ -139,16 +184,11 @@ class _Pieces:
 
     @classmethod
     def of(cls, known: Sketch) -> _Pieces:
-        R, W, inside = known.images, known.overlaps, known.inside
-        rank, count = R.shape
-        inverse = np.linalg.inv(R) if rank == count else np.linalg.pinv(R)
-        norms = np.linalg.norm(inverse, axis=1)
-        needed = (inverse * R.T).sum(axis=1) > 1 - INDEPENDENT
-        S = np.where(needed, inverse.T / np.where(needed, norms, 1.0), 0.0)
+        R, W, S, inside = known.images, known.overlaps, known.left_out, known.inside
         HS, HW = inside @ S, inside @ W
         return cls(
-            rank=rank,
-            needed=needed,
+            rank=len(R),
+            needed=(S != 0).any(axis=0),
             total=float(np.trace(inside)),
             cosines=S.T @ S,
             ss=S.T @ HS,
