@@ -24,7 +24,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
-from hessence.krylov._linear_algebra import eigensystem, lengths, orthogonalise
+from hessence.krylov._linear_algebra import eigensystem, lengths, orthogonalise, with_rows
 from hessence.krylov._operand import Operand, unit
 
 NEGLIGIBLE = 8
@@ -78,8 +78,7 @@ class Basis:
             return
         shape, old = (*self._batch, rows, self._size), self._vectors
         larger = self._xp.empty(shape, dtype=old.dtype, device=api.device(old))
-        larger[..., : self.total, :] = old[..., : self.total, :]
-        self._vectors = larger
+        self._vectors = with_rows(larger, 0, old[..., : self.total, :])
         self._image = np.pad(self._image, [(0, 0)] * len(self._batch) + [(0, missing)] * 2)
 
     def add(self, columns: Array) -> None:
@@ -115,9 +114,8 @@ class Basis:
 
     def rotate(self, rotation: Numbers) -> None:
         """Replace the pending vectors F by F U, for an orthogonal U (*batch, pending, pending)."""
-        self._vectors[..., self.count : self.total, :] = self._combine(
-            rotation, self._vectors[..., self.count : self.total, :]
-        )
+        rows = self._combine(rotation, self._vectors[..., self.count : self.total, :])
+        self._vectors = with_rows(self._vectors, self.count, rows)
         turned = np.swapaxes(rotation, -1, -2) @ self.outside
         self._image[..., self.count : self.total, : self.count] = turned
 
@@ -155,8 +153,7 @@ class Basis:
         self._image[...] = 0.0
         self._image[..., :kept, :kept] = inside
         self._image[..., kept : kept + pending, :kept] = outside
-        self._vectors[..., :kept, :] = rows
-        self._vectors[..., kept : kept + pending, :] = waiting
+        self._vectors = with_rows(with_rows(self._vectors, 0, rows), kept, waiting)
         self.count = kept
         self.restarts += 1
 
@@ -230,7 +227,7 @@ class Basis:
                 continue
             factor[..., j, j] = np.where(length > threshold[..., j], length, 0.0)
             column = self._fill(column, factor[..., j, j])
-            self._vectors[..., first + j, :] = column[..., 0]
+            self._vectors = with_rows(self._vectors, first + j, column.mT)
             self.pending += 1
         return factor
 

@@ -29,8 +29,9 @@ def inner_products(rows: Array, columns: Array) -> Numbers:
     if not _in_pieces(columns):
         return to_numpy(rows @ columns).astype(np.float64, copy=False)
     total = np.zeros((*rows.shape[:-1], int(columns.shape[-1])))
-    for start in range(0, int(columns.shape[-2]), PIECE):
-        piece = slice(start, start + PIECE)
+    size = int(columns.shape[-2])
+    for start in range(0, size, PIECE):
+        piece = slice(start, min(start + PIECE, size))
         total += to_numpy(rows[..., piece] @ columns[..., piece, :])
     return total
 
@@ -116,6 +117,19 @@ def eigensystem(matrix: Numbers, reference: Array) -> tuple[Numbers, Numbers]:
     return to_numpy(values), to_numpy(vectors)
 
 
+def with_rows(storage: Array, start: int, rows: Array) -> Array:
+    """Return storage (*batch, m, n) with these rows from `start` on: the same, if it is writeable.
+
+    Arrays of some libraries, such as JAX, are not.
+    """
+    stop = start + int(rows.shape[-2])
+    if api.is_writeable_array(storage):
+        storage[..., start:stop, :] = rows
+        return storage
+    parts = [storage[..., :start, :], rows, storage[..., stop:, :]]
+    return api.array_namespace(storage).concat(parts, axis=-2)
+
+
 def _square(vector: Array) -> Array:
     """Return the sum of squares of vectors (*batch, n)."""
     if vector.ndim == 1:
@@ -127,10 +141,13 @@ def _pairwise(vector: Array) -> Array:
     """Return the same, added up in pairs."""
     xp = api.array_namespace(vector)
     row = xp.empty(vector.shape, dtype=vector.dtype, device=api.device(vector))
-    row[...] = vector
+    if api.is_writeable_array(row):
+        row[...] = vector
+    else:
+        row = vector
     return xp.sum(row * row, axis=-1)
 
 
 def _in_pieces(columns: Array) -> bool:
     single = api.array_namespace(columns).float32
-    return columns.dtype == single and str(api.device(columns)) == "cpu"
+    return columns.dtype == single and "cpu" in str(api.device(columns)).lower()

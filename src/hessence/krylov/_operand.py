@@ -46,7 +46,8 @@ class Operand:
         if not api.is_array_api_obj(image) or kind(image) != kind(self.reference):
             raise TypeError(
                 f"H @ v must return a {kind(self.reference)} array like v, "
-                f"got {type(image).__module__}.{type(image).__name__}."
+                f"got {type(image).__module__}.{type(image).__name__}; if H takes arrays of "
+                "another kind, let H.reference be one."
             )
         image = constant(image)[..., None] if single else constant(image)
         if tuple(image.shape) != tuple(columns.shape):
@@ -61,8 +62,7 @@ class Operand:
 def operand(H: Any, v0: Any = None) -> Operand:
     """Check that H can be multiplied with, and find out the kind of its vectors.
 
-    That kind is H's own if H is an array or carries a ``reference`` array; the kind of `v0` if
-    not; PyTorch if ``H.dtype`` is one of PyTorch's, as curvlinops has it; NumPy otherwise.
+    The docstring of ``hs.eigenpairs`` has the whole contract.
     """
     if not hasattr(H, "shape") or not hasattr(type(H), "__matmul__"):
         raise TypeError(

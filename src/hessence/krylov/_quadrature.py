@@ -34,7 +34,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, like
-from hessence.krylov._linear_algebra import eigensystem, subtract, take_out
+from hessence.krylov._linear_algebra import eigensystem, subtract, take_out, with_rows
 from hessence.krylov._probes import Probes, ScaledProduct
 
 NEGLIGIBLE = 32
@@ -70,8 +70,8 @@ def grow_chains(
     xp, count, size = api.array_namespace(start), len(members), int(start.shape[0])
     # Not zeros: memory is touched as the basis grows.
     vectors = xp.empty((count, steps, size), dtype=start.dtype, device=api.device(start))
-    for i, member in enumerate(members):
-        vectors[i, 0, :] = probes.draw(member)
+    drawn = xp.stack([probes.draw(member) for member in members])
+    vectors = with_rows(vectors, 0, drawn[:, None, :])
     negligible = NEGLIGIBLE * epsilon(start)
     ended, ends = np.zeros(count, dtype=bool), np.full(count, steps)
     diagonal, couplings = (np.zeros((count, steps)) for _ in range(2))
@@ -85,7 +85,7 @@ def grow_chains(
         images = _images(product, vectors[:, j, :], ended)
         near, rest = subtract(vectors[:, first : j + 1, :], images)
         along, rest, left = take_out(vectors[:, : j + 1, :], rest)
-        along, coupling = along[..., 0], left[:, 0]
+        along, coupling = np.array(along[..., 0]), left[:, 0]
         along[:, first:] += near[..., 0]
         norm = np.maximum(norm, np.hypot(np.linalg.norm(along, axis=1), coupling))
         if j:
@@ -97,7 +97,7 @@ def grow_chains(
         diagonal[:, j], couplings[:, j] = along[:, j], np.where(ended, 0.0, coupling)
         if j + 1 < steps:
             divisor = np.where(ended, np.inf, coupling)[:, None]
-            vectors[:, j + 1, :] = rest[..., 0] / like(divisor, rest)
+            vectors = with_rows(vectors, j + 1, rest.mT / like(divisor[..., None], rest))
     return [
         Chain(diagonal[i, :m], couplings[i, :m], norm[i], defect[i]) for i, m in enumerate(ends)
     ]
@@ -108,11 +108,10 @@ def _images(product: ScaledProduct, newest: Array, ended: Numbers) -> Array:
     if not ended.any():
         return product(newest.mT).mT[..., None]
     xp, alive = api.array_namespace(newest), np.flatnonzero(~ended).tolist()
-    images = xp.asarray(newest, copy=True)
     columns = product(xp.stack([newest[i, :] for i in alive]).mT)
-    for column, i in enumerate(alive):
-        images[i, :] = columns[:, column]
-    return images[..., None]
+    images = dict(zip(alive, range(len(alive)), strict=True))
+    rows = [columns[:, images[i]] if i in images else newest[i, :] for i in range(len(ended))]
+    return xp.stack(rows)[..., None]
 
 
 @dataclass(frozen=True)

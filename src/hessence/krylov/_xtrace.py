@@ -57,6 +57,7 @@ from hessence.krylov._linear_algebra import (
     lengths,
     subtract,
     take_out,
+    with_rows,
 )
 from hessence.krylov._probes import Probes, ScaledProduct
 
@@ -103,7 +104,7 @@ def sketch(product: ScaledProduct, probes: Probes) -> Sketch:
             images[:known, j] = along[:, 0]
             if length > NEGLIGIBLE * epsilon(rest) * norms[j - begin]:
                 images[known, j] = length
-                rows[known, :] = rest[:, 0] / float(length)
+                rows = with_rows(rows, known, rest.mT / float(length))
                 known += 1
     rows, images = rows[:known, :], images[:known, :taken]
     overlaps, inside = np.zeros((known, taken)), np.zeros((known, known))

@@ -63,8 +63,7 @@ def density(
     Parameters
     ----------
     H : operator or array
-        Symmetric, with ``.shape`` and ``@`` for vectors (n,) and columns (n, b): an operator of
-        this library, an array, a SciPy or curvlinops linear operator.
+        Symmetric; anything with ``.shape`` and ``@``, as in the Notes of ``hs.eigenpairs``.
     probes : int
         How many random vectors; the statistical part of the error goes as 1/√probes.
     steps : int

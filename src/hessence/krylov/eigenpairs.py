@@ -70,9 +70,8 @@ def eigenpairs(
     Parameters
     ----------
     H : operator or array
-        Symmetric, with ``.shape`` and ``@`` for vectors (n,) and columns (n, b): an operator of
-        this library, an array, a SciPy or curvlinops linear operator. A batch of them, of shape
-        (*batch, n, n), is solved in lock-step: ``@`` then takes columns (*batch, n, b).
+        Symmetric, see Notes. A batch of them, of shape (*batch, n, n), is solved in lock-step;
+        ``@`` then takes columns (*batch, n, b).
     k : int
         How many eigenvalues, up to n.
     which : {"LA", "SA", "LM", "BE"}
@@ -116,6 +115,15 @@ def eigenpairs(
 
     Notes
     -----
+    Anything with ``shape``, (n, n), and ``@`` for vectors (n,) and columns (n, b) is an operator,
+    here and in ``hs.density`` and ``hs.trace``: an operator of this library, an array, a linear
+    operator of SciPy or curvlinops, any object of one's own. Its vectors are arrays of one library,
+    in single or double precision; they may be immutable, like JAX's. They are like H itself if that
+    is an array; else like the array ``H.reference``, if there is one, or like `v0`; else PyTorch's
+    if ``H.dtype`` is, on ``H.device``; else NumPy's, of type ``H.dtype`` if there is one. An H that
+    has a method ``times(columns)`` promises columns of its own kind for columns (*batch, n, b),
+    which are then not checked.
+
     An eigenvalue of H lies within ``errors`` of each value returned. That every wanted one is
     among them cannot be proved by products alone. Lanczos from one vector sees one copy of each
     eigenvalue; the others are searched for afterwards, from a random vector in the complement of

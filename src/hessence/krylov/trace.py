@@ -78,8 +78,7 @@ def trace(H: Any, products: int = 100, rng: Seed = 0, *, memory: float | None = 
     Parameters
     ----------
     H : operator or array
-        Symmetric, with ``.shape`` and ``@`` for vectors (n,) and columns (n, b): an operator of
-        this library, an array, a SciPy or curvlinops linear operator.
+        Symmetric; anything with ``.shape`` and ``@``, as in the Notes of ``hs.eigenpairs``.
     products : int
         How many products to spend, at least 4. From n on, n of them give the exact diagonal.
     rng : int or numpy.random.Generator
