@@ -81,5 +81,5 @@ def test_an_operator_that_keeps_its_kind_to_itself_is_told_how_to_say_it(kind):
     subject = Bare(kind(H))
     del subject.reference
     subject.__class__ = type("Foreign", (Bare,), {"__matmul__": lambda self, v: self._matrix[:, 0]})
-    with pytest.raises(TypeError, match="let H.reference be one"):
+    with pytest.raises(TypeError, match=r"let H\.reference be one"):
         hs.eigenpairs(subject, 2)
