@@ -190,7 +190,11 @@ class TwinSubspaces:
 
         `names` is appended to the labels, before the index of a singular value.
         """
-        return [*self._bulk(names), *self._flat(names)]
+        return [*self.beyond(names), self.flat(names)]
+
+    def beyond(self, names: str = "") -> list[Subspaces]:
+        """Return what the hidden directions beyond the twin give: the bulk ±σ_i(G), and zeros."""
+        return [*self._bulk(names), self._unused(names)]
 
     def embed(self, columns: Array) -> Factors:
         """Return the changes of the twin's factors that coordinates (..., size, n) stand for."""
@@ -312,21 +316,27 @@ class TwinSubspaces:
 
         return [bulk(1), bulk(-1)]
 
-    def _flat(self, names: str) -> list[Subspaces]:
+    def flat(self, names: str = "") -> Subspaces:
+        """Return what is known to be flat within the twin."""
         xp = self._xp
         outer = sum(self._rest_sizes(inside=False))
         basis, rank = self._split
-        rows, columns = self._rest_counts
-        zero = 0 * self._left[..., 0, :1]
 
-        def in_twin(copies: Array) -> Array:
+        def embed(copies: Array) -> Array:
             rows = transpose(copies)
             hidden = xp.matmul(rows[..., outer:], transpose(basis[:, rank:]))
             dB, dA = self._embed_rest(rows[..., :outer], inside=False)
             more_dB, more_dA = self._embed_rest(hidden, inside=True)
             return self._place(*self.widen(dB + more_dB, dA + more_dA))
 
-        def unused(copies: Array) -> Array:
+        count = outer + int(basis.shape[0]) - rank
+        return Subspaces((f"flat/twin{names}",), lambda _: Columns(embed), count, values=self._zero)
+
+    def _unused(self, names: str) -> Subspaces:
+        xp = self._xp
+        rows, columns = self._rest_counts
+
+        def embed(copies: Array) -> Array:
             *batch, _, n = copies.shape
             # One column of the complement for each of n vectors and rows and columns beyond ρ.
             shaped = xp.reshape(copies, (*batch, rows + columns, self._spare, n))
@@ -342,12 +352,14 @@ class TwinSubspaces:
             dB = transpose(xp.matmul(right, hidden[..., rows:, :]))
             return self._place(dB, dA)
 
-        inner = outer + int(basis.shape[0]) - rank
-        spare = (rows + columns) * self._spare
-        return [
-            Subspaces((f"flat/twin{names}",), lambda _: Columns(in_twin), inner, values=zero),
-            Subspaces((f"flat/unused{names}",), lambda _: Columns(unused), spare, values=zero),
-        ]
+        count = (rows + columns) * self._spare
+        return Subspaces(
+            (f"flat/unused{names}",), lambda _: Columns(embed), count, values=self._zero
+        )
+
+    @property
+    def _zero(self) -> Array:
+        return 0 * self._left[..., 0, :1]
 
 
 def _flat(matrices: Array) -> Array:
