@@ -37,6 +37,7 @@ from hessence.networks.linear.deep_linear import DeepLinear
 from hessence.networks.linear.residual_linear import ResidualLinear
 from hessence.networks.linear.solutions import solution_spectrum
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
+from hessence.networks.relu.relu import ReLU, TwoLayerReLU
 from hessence.networks.scalar.anatomy import Anatomy, CellwiseAnatomy
 from hessence.networks.scalar.decoupled import DecoupledInputs, DecoupledOutputs
 from hessence.networks.scalar.scalar_affine import ScalarAffine
@@ -87,6 +88,7 @@ __all__ = [
     "NotFiniteError",
     "Operator",
     "Outcome",
+    "ReLU",
     "ResidualLinear",
     "ScalarAffine",
     "ScalarLinear",
@@ -96,6 +98,7 @@ __all__ = [
     "Trace",
     "Trajectory",
     "TwoLayerLinear",
+    "TwoLayerReLU",
     "UnknownLabelError",
     "activations",
     "density",

@@ -1,0 +1,1 @@
+"""ReLU networks of any input, hidden and output size, and of any depth."""

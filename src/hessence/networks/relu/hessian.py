@@ -1,0 +1,232 @@
+r"""The Hessian of a network of linear layers at fixed slopes, and its spectrum by cells.
+
+With :math:`z_\ell = W_\ell h_{\ell-1} + b_\ell` and :math:`h_\ell = s_\ell \circ z_\ell`, the
+slopes s constant in a neighbourhood of the weights, a network is linear in every one of its
+weights. Products with the Hessian of its loss are one pass forward and one back over the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import array_api_compat as api
+
+from hessence._common.arrays import Array, Numbers, integers, to_numpy, transpose
+from hessence.networks.cells import CellReduction
+from hessence.networks.hidden_layers import HiddenLayer, Layout, Weights, cells_of
+from hessence.networks.relu._invariants import invariants
+from hessence.networks.relu._objective import LossHessian
+from hessence.spectra.operators import Hessian, Part
+from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import LARGEST_BLOCK
+
+CHUNK = 2**21
+"""How many numbers a hidden layer may have for all samples and columns at a time."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ReLUHessian(Hessian):
+    """The Hessian of a loss of a network whose slopes are fixed.
+
+    Attributes
+    ----------
+    weights : mapping of str to array
+        W1, b1, W2, …, in the order of the parameter vector; layers may have no bias.
+    slopes : tuple of array (n, d_ℓ)
+        The slopes of each hidden layer.
+    x : array (n, d_0)
+        The inputs.
+    gradient : array (n, K)
+        The gradient of the loss in the predictions.
+    loss_hessian : LossHessian
+        Its second derivative.
+    part : str
+        Which of the Hessian and its two parts this is.
+    """
+
+    weights: Mapping[str, Array]
+    slopes: tuple[Array, ...]
+    x: Array
+    gradient: Array
+    loss_hessian: LossHessian
+    part: Part = "hessian"
+
+    @property
+    def depth(self) -> int:
+        """The number L of layers."""
+        return len(self.slopes) + 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the matrix."""
+        return self._layout.size, self._layout.size
+
+    @property
+    def reference(self) -> Array:
+        """Some array of the kind, type and device that vectors must have."""
+        return self.x
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return Layout(self.weights)
+
+    @cached_property
+    def signals(self) -> list[Array]:
+        """What each layer takes: x, h_1, …, h_{L−1}."""
+        return forward(self.weights, self.x, self.slopes)[0][:-1]
+
+    @cached_property
+    def _gradients(self) -> list[Array]:
+        """The gradient of the loss in what each layer makes, z_1, …, z_L."""
+        return self.pull(self.gradient)
+
+    def pull(self, gradient: Array) -> list[Array]:
+        """Return gradients in what each layer makes from those (..., n, K) in the predictions."""
+        xp, found = api.array_namespace(gradient), [gradient]
+        for i in range(self.depth, 1, -1):
+            found.append(xp.matmul(found[-1], self.weights[f"W{i}"]) * self.slopes[i - 2])
+        return found[::-1]
+
+    def parameter_gradient(self) -> dict[str, Array]:
+        """Return the gradient of the loss in the weights, by name."""
+        xp, found = api.array_namespace(self.x), {}
+        for name in self.weights:
+            i = int(name[1:]) - 1
+            back = self._gradients[i]
+            weight = name[0] == "W"
+            found[name] = (
+                xp.matmul(transpose(back), self.signals[i]) if weight else xp.sum(back, axis=0)
+            )
+        return found
+
+    def times(self, columns: Array) -> Array:
+        """Multiply columns (p, k)."""
+        return self._layout.join(self.multiply(self._layout.split(columns)))
+
+    def multiply(self, changes: Weights) -> dict[str, Array]:
+        """Multiply changes (k, …) of the weights, some of the k at a time."""
+        xp, count = api.array_namespace(self.x), int(next(iter(changes.values())).shape[0])
+        widest = max(int(signal.shape[0] * signal.shape[1]) for signal in self.signals)
+        step = max(1, CHUNK // max(1, widest))
+        parts = [
+            self._multiply({name: c[i : min(i + step, count), ...] for name, c in changes.items()})
+            for i in range(0, count, step)
+        ]
+        return {name: xp.concat([part[name] for part in parts], axis=0) for name in self.weights}
+
+    def _multiply(self, changes: Weights) -> dict[str, Array]:
+        # Pearlmutter's R-operator: `d…` is the derivative along the given direction.
+        xp, functional = api.array_namespace(self.x), self.part != "ggn"
+        moved: list[Array] = [None]
+        for i in range(1, self.depth + 1):
+            dz = xp.matmul(self.signals[i - 1], transpose(changes[f"W{i}"]))
+            if moved[-1] is not None:
+                dz = dz + xp.matmul(moved[-1], transpose(self.weights[f"W{i}"]))
+            if f"b{i}" in changes:
+                dz = dz + changes[f"b{i}"][:, None, :]
+            moved.append(dz if i == self.depth else self.slopes[i - 1] * dz)
+        d_back, found = self.loss_hessian(moved[-1]), {}
+        for i in range(self.depth, 0, -1):
+            back, W = self._gradients[i - 1], f"W{i}"
+            found[W] = xp.matmul(transpose(d_back), self.signals[i - 1])
+            if f"b{i}" in changes:
+                found[f"b{i}"] = xp.sum(d_back, axis=-2)
+            if i > 1:
+                if functional:
+                    found[W] = found[W] + xp.matmul(transpose(back), moved[i - 1])
+                d_back = xp.matmul(d_back, self.weights[W])
+                if functional:
+                    d_back = d_back + xp.matmul(back, changes[W])
+                d_back = d_back * self.slopes[i - 2]
+        return found
+
+    # Cells.
+
+    def _at(self, weights: Weights, cells: list[Numbers]) -> Self:
+        """Return the Hessian at weights of other widths, given the cells of all hidden units."""
+        xp = api.array_namespace(self.x)
+        slopes = tuple(
+            xp.take(own, integers(members[index], own), axis=1)
+            for own, (_, members), index in zip(self.slopes, self._cells, cells, strict=True)
+        )
+        return replace(self, weights=weights, slopes=slopes)
+
+    @cached_property
+    def _cells(self) -> list[tuple[Numbers, Numbers]]:
+        return [cells_of(to_numpy(slopes)) for slopes in self.slopes]
+
+    @cached_property
+    def reduction(self) -> CellReduction:
+        """The network with as few units in each cell as it needs, and what that leaves out."""
+        layers = []
+        for i, (slopes, (cells, members)) in enumerate(zip(self.slopes, self._cells, strict=True)):
+            dead: Numbers = (to_numpy(slopes)[:, members] == 0).all(axis=0)
+            bias = f"b{i + 1}" if f"b{i + 1}" in self.weights else None
+            layers.append(
+                HiddenLayer(f"W{i + 1}", bias, f"W{i + 2}", f"layer {i + 1}", cells, dead)
+            )
+        return CellReduction(
+            self.weights,
+            layers,
+            lambda weights, cells: self._at(weights, cells).parameter_gradient(),
+        )
+
+    @cached_property
+    def narrow(self) -> Self:
+        """The Hessian of the network that is left, in its own weights."""
+        return self._at(self.reduction.weights, self.reduction.cells)
+
+    def spectrum(self) -> Spectrum:
+        """Return all eigenvalues and eigenvectors: those of the narrow network, and all others.
+
+        Raises
+        ------
+        ValueError
+            If the narrow network is too large for a dense solver; ``top`` then still finds the
+            ends of the spectrum.
+        """
+        if self.reduction.bound > LARGEST_BLOCK:
+            raise ValueError(
+                f"no exact route leads to the whole spectrum: with as few units in each cell as it "
+                f"needs, the network still has {self.reduction.bound} of its {self.shape[-1]} "
+                f"dimensions, more than the {LARGEST_BLOCK} that a dense solver is given; call "
+                "H.top(k) for the extreme eigenvalues."
+            )
+        families = self.reduction.families(self.narrow.multiply)
+        return Spectrum(families, "cells", operator=self)
+
+    # Invariants, from the entries.
+
+    @cached_property
+    def _invariants(self) -> tuple[Array, Array]:
+        return invariants(self)
+
+    def trace(self) -> Array:
+        """Return the sum of the diagonal."""
+        return self._invariants[0]
+
+    def squared_norm(self) -> Array:
+        """Return the sum of all squared entries."""
+        return self._invariants[1]
+
+
+def forward(weights: Weights, x: Array, slopes: Any) -> tuple[list[Array], list[Array]]:
+    """Return what each layer takes, then the predictions; and the slopes of each hidden layer.
+
+    `slopes` are those of each hidden layer, or a function that returns them for what it makes.
+    """
+    xp = api.array_namespace(x)
+    depth = max(int(name[1:]) for name in weights)
+    signals, found = [x], []
+    for i in range(1, depth + 1):
+        z = xp.matmul(signals[-1], transpose(weights[f"W{i}"]))
+        if f"b{i}" in weights:
+            z = z + weights[f"b{i}"]
+        if i < depth:
+            found.append(slopes(z) if callable(slopes) else slopes[i - 1])
+            z = found[-1] * z
+        signals.append(z)
+    return signals, found
