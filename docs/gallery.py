@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from hessence.papers import PAPERS
+from hessence.papers.claims.ledger import all_claims
 from hessence.papers.experiments.outputs import Result, read_results, verdict
 
 HOME = Path(__file__).parent
@@ -49,8 +50,23 @@ def main(out: Path, home: Path = HOME) -> None:
     presets = sorted({f"`{result.described['preset']}`" for result in results})
     papers = "\n".join(f"- {number}: {title}" for number, title in PAPERS.items())
     head = HEAD.format(presets=" or ".join(presets), papers=papers)
-    parts = [head, "The figures:", "\n".join(links), *map(section, results)]
+    parts = [head, "The figures:", "\n".join(links), *map(section, results), mistakes()]
     (home / "gallery.md").write_text("\n\n".join(p.strip() for p in parts) + "\n", encoding="utf-8")
+
+
+def mistakes() -> str:
+    """Return the part of the page on what is wrong in the papers."""
+    wrong = [claim for name, claim in all_claims().items() if name.startswith("E-")]
+    rows = "\n".join(f"| `{c.id}` | {cell(c.where)} | {cell(c.says)} |" for c in wrong)
+    return f"""<details><summary>What is wrong in the papers: {len(wrong)} statements</summary>
+
+`hessence claims` with one of these names shows the counterexample, and what is right.
+
+| claim | where | as printed, and false |
+|---|---|---|
+{rows}
+
+</details>"""
 
 
 def small(path: Path) -> bytes:

@@ -9,12 +9,18 @@ import re
 from collections.abc import Iterable
 
 PAPERS = {
-    "000": "Cracking the Hessian: closed-form Hessian spectra for fundamental neural networks",
-    "001": "Singh & Hofmann, Closed form of the Hessian spectrum for some neural networks",
-    "002": "How the Hessian-spectrum of linear networks depends on data",
-    "003": "Singh & Hofmann, Closed form of the Hessian spectrum for some neural networks (poster)",
-    "004": "Depth, not data: an analysis of Hessian spectral bifurcation",
+    "000": "Cracking the Hessian: closed-form Hessian spectra for fundamental neural networks "
+    "(anonymous authors; under double-blind review)",
+    "001": "Sidak Pal Singh and Thomas Hofmann (ETH Zürich), Closed form of the Hessian spectrum "
+    "for some neural networks",
+    "002": "How the Hessian-spectrum of linear networks depends on data (names withheld; under "
+    "review for the Workshop on High-dimensional Learning Dynamics, 2026)",
+    "003": "Sidak Pal Singh and Thomas Hofmann (ETH Zürich), Closed form of the Hessian spectrum "
+    "for some neural networks, the poster",
+    "004": "Depth, not data: an analysis of Hessian spectral bifurcation (the document names no "
+    "authors)",
 }
+"""Who wrote what, and where it is to be found, as far as the documents tell."""
 
 
 def papers_named(places: Iterable[str]) -> dict[str, str]:
