@@ -35,12 +35,13 @@ class Jacobian:
         found = rows.new_zeros(rows.shape[1], self._parameters.size)
         start = 0
         for prediction in self._predictions():
-            own = rows[start : start + prediction.numel()].mT
+            mine = rows[start : start + prediction.numel()].mT
             start += prediction.numel()
-            for image, row in zip(found, own, strict=True):
+            for image, row in zip(found, mine, strict=True):
                 direction = [row.reshape(prediction.shape)]
                 parts = pull_back([prediction], self._leaves, direction, batched=False)
-                image += self._parameters.join(parts)
+                for own, part in zip(self._parameters.split(image), parts, strict=True):
+                    own += part
         return found.mT
 
     def push(self, columns: Tensor) -> Tensor:

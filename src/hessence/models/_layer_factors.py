@@ -181,9 +181,9 @@ class Outer:
     def rows(self, low: int, high: int) -> Tensor:
         """Return the rows in some rows of the weight, all groups', (n · K, q)."""
         if not self.indexed:
-            some = self.deltas[..., low:high]
-            # (g, n, K, out, S) times (g, n, 1, S, in).
-            found = some.mT @ self.inputs[:, :, None]
+            some = self.deltas[..., low:high].mT
+            # (g, n, K · out, S) times (g, n, S, in), for all outputs at once.
+            found = (some.flatten(2, 3) @ self.inputs).unflatten(2, some.shape[2:4])
             return found.permute(1, 2, 0, 3, 4).flatten(2).flatten(0, 1)
         n, K = self.shape
         width = self.deltas.shape[-1]
