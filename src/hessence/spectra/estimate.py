@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -16,6 +17,7 @@ from hessence.krylov.outcome import Outcome
 from hessence.krylov.request import require_top
 from hessence.spectra.certificate import Certificate
 from hessence.spectra.result import SpectralResult, UnknownLabelError
+from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Eigenspace, Subspaces
 
 LABEL = "estimate"
@@ -59,6 +61,11 @@ class Estimate(SpectralResult, kind="estimate"):
         top where the density is looked at.
     norm : float
         The largest abs(λ) that was met, in the place of ‖H‖.
+    known : Spectrum or None
+        The eigenvalues that a theorem gives exactly, with multiplicities and labels; the search was
+        for the others. ``estimate["flat"]`` has those of a label.
+    labelled : tuple of str
+        A label for each of ``eigenvalues``: "estimate", or that of a known one.
 
     Examples
     --------
@@ -83,6 +90,8 @@ class Estimate(SpectralResult, kind="estimate"):
     which: str
     products: int
     norm: float = math.nan
+    known: Spectrum | None = None
+    labelled: tuple[str, ...] = ()
     _density: Density | Callable[[], Density] | None = field(default=None)
 
     exact = False
@@ -103,23 +112,26 @@ class Estimate(SpectralResult, kind="estimate"):
         return integers(np.ones(len(self)), self.eigenvalues)
 
     def __getitem__(self, label: str) -> tuple[Eigenspace, ...]:
-        """Refuse a label, which a theorem would have to give."""
+        """Return the known spaces with a label; without any, refuse it."""
+        if self.known is not None:
+            return self.known[label]
         raise UnknownLabelError(
             f'an estimate has no labels such as "{label}", as no theorem says what its eigenvalues '
             "are; spaces has all of them."
         )
 
     def space(self, index: int) -> Eigenspace:
-        """Return the eigenspace of one of the eigenvalues, labelled "estimate"."""
+        """Return the eigenspace of one of the eigenvalues; most are labelled "estimate"."""
         value, vectors = self.eigenvalues[index], self.eigenvectors
+        label = self.labelled[index] if self.labelled else LABEL
         if vectors is None:
-            return Eigenspace(value, 1, LABEL)
+            return Eigenspace(value, 1, label)
 
         def embed(coordinates: Array, copies: Array) -> Array:
             return vectors[:, index : index + 1] * coordinates * copies
 
-        family = Subspaces((LABEL,), lambda _: embed, values=self.eigenvalues[index : index + 1])
-        return Eigenspace(value, 1, LABEL, family)
+        family = Subspaces((label,), lambda _: embed, values=self.eigenvalues[index : index + 1])
+        return Eigenspace(value, 1, label, family)
 
     def _all(self, wanted: str) -> tuple[Array, Array, Array]:
         if len(self) < self.size:
@@ -193,6 +205,8 @@ class Estimate(SpectralResult, kind="estimate"):
         data |= {"dtype": dtype_name(self.eigenvalues), "outcome": self.outcome.name}
         if not math.isnan(self.norm):
             data["norm"] = self.norm
+        if self.known is not None:
+            data |= {"known": self.known.to_dict(), "labelled": list(self.labelled)}
         if isinstance(self._density, Density):
             data["density"] = self._density.to_dict()
         return data
@@ -206,6 +220,8 @@ class Estimate(SpectralResult, kind="estimate"):
             eigenvectors=None,
             outcome=Outcome[data["outcome"]],
             norm=data.get("norm", math.nan),
+            known=Spectrum.from_dict(data["known"]) if "known" in data else None,
+            labelled=tuple(data.get("labelled", ())),
             _density=Density.from_dict(data["density"]) if "density" in data else None,
         )
 
@@ -221,5 +237,14 @@ class Estimate(SpectralResult, kind="estimate"):
         trace, spread = float(to_numpy(self.trace)), float(to_numpy(self.trace_stderr))
         way = "from the whole matrix" if self.method == "dense" else f"estimated: {self.method}"
         head = f"{count} of {self.size} eigenvalues, {way}, {self.products} products"
-        tail = [] if self.converged else [f"  ! {self.message}"]
+        tail = [] if self.known is None else [f"  known exactly: {_counted(self.known)}"]
+        tail += [] if self.converged else [f"  ! {self.message}"]
         return "\n".join([head, *lines, f"  trace {trace:.6g} ± {spread:.1e}", *tail])
+
+
+def _counted(known: Spectrum) -> str:
+    """Say how many eigenvalues there are of each kind."""
+    found: Counter[str] = Counter()
+    for space in known.spaces:
+        found[space.label.partition("/")[0]] += space.multiplicity
+    return ", ".join(f"{count} {kind}" for kind, count in found.items())

@@ -1,0 +1,138 @@
+"""Operators of which a part is known exactly: what is left of them, and estimates of the whole.
+
+Where the spectrum of an operator is that of a smaller one beside families of invariant subspaces
+whose eigenvalues are known, only the smaller one is left to Lanczos::
+
+    rest = Reduced(H, order, embed, project, known=(flat, bulk))
+    rest.spectrum(k=10)          # an Estimate of H, with flat and bulk in ``known``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import array_api_compat as api
+import numpy as np
+
+from hessence._common.arrays import Array, integers, like, to_numpy
+from hessence.krylov.density import density
+from hessence.krylov.request import Which, preference
+from hessence.spectra.estimate import LABEL, Estimate
+from hessence.spectra.estimating import LARGEST, estimate
+from hessence.spectra.operators import Operator
+from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import Subspaces
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Reduced(Operator):
+    """An operator on the coordinates of an invariant subspace, beside which all is known.
+
+    Attributes
+    ----------
+    whole : Operator
+        The operator.
+    order : int
+        The dimension R of the subspace.
+    embed : callable
+        Maps coordinates (R, n) to vectors (p, n), orthonormal ones to orthonormal ones.
+    project : callable
+        Its transpose.
+    known : tuple of Subspaces
+        The families of all other invariant subspaces, with their eigenvalues.
+    method : str
+        What the reduction is called.
+    multiply : callable, optional
+        Multiplies coordinates (R, n), where that costs less than a product of the whole.
+    """
+
+    whole: Operator
+    order: int
+    embed: Callable[[Array], Array]
+    project: Callable[[Array], Array]
+    known: tuple[Subspaces, ...]
+    method: str
+    multiply: Callable[[Array], Array] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(R, R)."""
+        return (self.order, self.order)
+
+    @property
+    def reference(self) -> Array:
+        """Some array of the kind that vectors must have."""
+        return self.whole.reference
+
+    def times(self, columns: Array) -> Array:
+        """Multiply coordinates (R, n)."""
+        if self.multiply is not None:
+            return self.multiply(columns)
+        return self.project(self.whole.times(self.embed(columns)))
+
+    def release(self) -> None:
+        """Let go of what the operator keeps from one product to the next."""
+        self.whole.release()
+
+    def spectrum(self, k: int | None = 10, *, which: str = "LA", **options: Any) -> Estimate:
+        """Return an estimate of the whole operator; its ``known`` part is exact.
+
+        The arguments are those of ``hessence.spectra.estimating.estimate``.
+        """
+        size, known = int(self.whole.shape[0]), Spectrum(self.known, self.method)
+        if self.order + len(known) != size:
+            raise ValueError(
+                f"the reduced operator has order {self.order} and {len(known)} eigenvalues are "
+                f"known, but there are {size} in all."
+            )
+        if (k is None or k >= size) and size > LARGEST:
+            raise ValueError(
+                f"k={k}, all eigenvalues, works up to {LARGEST} parameters, but there are {size}: "
+                "give a smaller k, or use hs.density."
+            )
+        inside = estimate(self, None if k is None else min(k, self.order), which=which, **options)
+        found = self._joined(inside, known, size if k is None else min(k, size), which)
+        names = ("rng", "probes", "steps", "memory")
+        chosen = {name: options[name] for name in names if name in options}
+        return replace(
+            found,
+            size=size,
+            trace=inside.trace + known.trace,
+            trace_stderr=inside.trace_stderr + known.trace_stderr,
+            norm=float(max(inside.norm, float(to_numpy(known.norm)))),
+            method=f"{inside.method}, {self.method}",
+            known=known,
+            _density=lambda: density(self.whole, **chosen),
+        )
+
+    def _joined(self, inside: Estimate, known: Spectrum, k: int, which: str) -> Estimate:
+        """Return the k eigenvalues asked for among those found and those known."""
+        xp = api.array_namespace(inside.eigenvalues)
+        counts = to_numpy(known.multiplicities)
+        groups = np.repeat(np.arange(len(counts)), np.minimum(counts, k))
+        bounds = to_numpy(known.errors)[np.cumsum(counts) - 1]
+        values = np.concatenate([to_numpy(inside.eigenvalues), to_numpy(known.values)[groups]])
+        errors = np.concatenate([to_numpy(inside.errors), bounds[groups]])
+        ascending = np.argsort(values, kind="stable")
+        wanted = np.sort(ascending[preference(values[ascending], cast(Which, which))[:k]])
+        own = wanted[wanted < len(inside)]
+        taken = np.bincount(groups[wanted[len(own) :] - len(inside)], minlength=len(counts))
+        spaces = [(known.space(int(g)), int(taken[g])) for g in np.flatnonzero(taken)]
+        assert inside.eigenvectors is not None
+        columns = [
+            self.embed(xp.take(inside.eigenvectors, integers(own, inside.eigenvalues), axis=1))
+        ]
+        columns += [space.vectors(count) for space, count in spaces]
+        labels = [LABEL] * len(own) + [space.label for space, count in spaces for _ in range(count)]
+        order = np.argsort(-values[wanted], kind="stable")
+        return replace(
+            inside,
+            eigenvalues=like(values[wanted][order], inside.eigenvalues),
+            errors=like(errors[wanted][order], inside.eigenvalues),
+            eigenvectors=xp.take(
+                xp.concat(columns, axis=-1), integers(order, inside.eigenvalues), axis=1
+            ),
+            labelled=tuple(labels[i] for i in order),
+        )
