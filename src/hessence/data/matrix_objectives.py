@@ -13,7 +13,7 @@ from functools import cached_property
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array
+from hessence._common.arrays import Array, identity
 from hessence.data.losses import PointwiseLoss, Squared, as_loss
 from hessence.data.moments import Moments, samples_of
 
@@ -30,6 +30,9 @@ class Separable:
 
     def __rmul__(self, factor: float) -> Separable:
         return Separable(factor * self.variance)
+
+    def __abs__(self) -> Separable:
+        return Separable(abs(self.variance))
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,9 @@ class Dense:
 
     def __rmul__(self, factor: float) -> Dense:
         return Dense(factor * self.entries)
+
+    def __abs__(self) -> Dense:
+        return Dense(abs(self.entries))
 
 
 LossHessian = Separable | Dense
@@ -76,6 +82,21 @@ class MatrixQuadratic:
     def hessian(self, M: Array) -> Separable:
         """Return dM ↦ dM Σ."""
         return Separable(self.moments.xx)
+
+    def magnitudes(self, M: Array, size: Array) -> tuple[Array, Separable]:
+        """Return the sizes of all that is added up in the gradient and the Hessian, entrywise.
+
+        Times some ε, they bound what rounding does to the two if it does ε · `size` to M. A mean of
+        abs(y_k x_d) is at most the root of the mean squares' product.
+        """
+        xp = api.array_namespace(M)
+        inputs, targets = (
+            xp.sqrt(xp.linalg.diagonal(a)) for a in (self.moments.xx, self.moments.yy)
+        )
+        spread = inputs[:, None] * inputs[None, :]
+        summed = self.moments.n**0.5
+        gradient = xp.matmul(size, spread) + targets[:, None] * inputs[None, :]
+        return summed * gradient, Separable(summed * spread)
 
     @cached_property
     def solution(self) -> tuple[Array, Array]:
@@ -116,18 +137,40 @@ class MatrixLoss:
 
     def hessian(self, M: Array) -> Dense:
         """Return E[∇²φ ⊗ x xᵀ]."""
-        xp = api.array_namespace(self.x)
-        second = self.loss.second(self._predict(M), self.y)
-        n, (outputs, inputs) = int(self.x.shape[0]), (int(size) for size in M.shape[-2:])
+        return self._summed(self.loss.second(self._predict(M), self.y), self.x)
+
+    def magnitudes(self, M: Array, size: Array) -> tuple[Array, Dense]:
+        """Return the sizes of all that is added up in the gradient and the Hessian, entrywise.
+
+        Times some ε, they bound what rounding does to the two if it does ε · `size` to M, as far
+        as it is known here: third derivatives are taken to be at most four times the second ones,
+        as those of the named losses are.
+        """
+        xp, f, x = api.array_namespace(self.x), self._predict(M), abs(self.x)
+        first, second = (abs(d(f, self.y)) for d in (self.loss.first, self.loss.second))
+        off = xp.matmul(x, xp.matrix_transpose(size)) + abs(f)
         if getattr(self.loss, "coupled", False):
-            pairs = xp.reshape(self.x[:, :, None] * self.x[:, None, :], (n, inputs * inputs))
+            moved = xp.matmul(second, off[..., None])[..., 0]
+            second = second * (1 + 4 * xp.max(off, axis=-1))[..., None, None]
+        else:
+            moved = second * off
+            second = second * (1 + 4 * off)
+        summed = int(x.shape[0]) ** 0.5
+        gradient = xp.matmul(xp.matrix_transpose(first + moved), x) / x.shape[0]
+        return summed * gradient, summed * self._summed(second, x)
+
+    def _summed(self, second: Array, x: Array) -> Dense:
+        xp, n, inputs = api.array_namespace(x), int(x.shape[0]), int(x.shape[1])
+        if getattr(self.loss, "coupled", False):
+            outputs = int(second.shape[-1])
+            pairs = xp.reshape(x[:, :, None] * x[:, None, :], (n, inputs * inputs))
             flat = xp.reshape(second, (*second.shape[:-2], outputs * outputs))
             sums = xp.matmul(xp.matrix_transpose(flat), pairs) / n
             shape = (*sums.shape[:-2], outputs, outputs, inputs, inputs)
             return Dense(xp.moveaxis(xp.reshape(sums, shape), -2, -3))
-        weighted = xp.matrix_transpose(second)[..., None] * self.x
-        each = xp.matmul(xp.matrix_transpose(weighted), self.x) / n
-        eye = xp.eye(outputs, dtype=each.dtype, device=api.device(each))
+        weighted = xp.matrix_transpose(second)[..., None] * x
+        each = xp.matmul(xp.matrix_transpose(weighted), x) / n
+        eye = identity(int(second.shape[-1]), each)
         return Dense(each[..., :, :, None, :] * eye[:, None, :, None])
 
     def _predict(self, M: Array) -> Array:

@@ -241,7 +241,7 @@ def _by_output(H: LinearProducts, variance: Array, outputs: Squares) -> GaussNew
 
     values = xp.reshape(values, (-1,))
     method = "Gauss–Newton matrix, split by output"
-    return GaussNewton(H, method, values, _labels(values), directions, neglected)
+    return GaussNewton(H, method, values, _labels(H, values), directions, neglected)
 
 
 def _in_full(H: LinearProducts) -> GaussNewton:
@@ -262,7 +262,7 @@ def _in_full(H: LinearProducts) -> GaussNewton:
         H,
         "Gauss–Newton matrix",
         values,
-        _labels(values),
+        _labels(H, values),
         lambda own: xp.take(rows, integers(own, rows), axis=0),
     )
 
@@ -292,7 +292,9 @@ def _norm(symmetric: Array) -> float:
     return float(np.abs(np.linalg.eigvalsh(to_numpy(symmetric))).max())
 
 
-def _labels(values: Array) -> Any:
+def _labels(H: LinearProducts, values: Array) -> Any:
     sizes = np.abs(to_numpy(values))
-    large = sizes > FLAT * epsilon(values) * sizes.max(initial=0.0)
+    most = float(sizes.max())
+    # Where all of it may be rounding, it is zero.
+    large = (sizes > FLAT * epsilon(values) * most) & (most > H.rounding())
     return np.where(large, "outlier", "flat").astype(object)

@@ -11,6 +11,7 @@ Products with it are one pass forward and one back over matrices, whatever the n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -19,7 +20,16 @@ from typing import Any, Self
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, largest, stack_rows, to_numpy, transpose
+from hessence._common.arrays import (
+    Array,
+    constant,
+    epsilon,
+    largest,
+    nonzero,
+    stack_rows,
+    to_numpy,
+    transpose,
+)
 from hessence.data.matrix_objectives import Dense, LossHessian, Separable
 from hessence.networks.linear._chain import Chain
 from hessence.spectra.operators import Hessian, Part
@@ -37,6 +47,9 @@ class LinearProducts(Hessian):
         The gradient G of the loss in the end-to-end matrix.
     loss_hessian : LossHessian
         Its second derivative, a symmetric map of d_L × d_0 matrices.
+    magnitudes : callable, optional
+        Returns a matrix and a map for the sizes of all that is added up in the gradient and in the
+        second derivative of the loss, entrywise: times some ε, they bound their rounding.
     part : str
         Which of the Hessian and its two parts this is.
     """
@@ -44,6 +57,7 @@ class LinearProducts(Hessian):
     weights: tuple[Array, ...]
     gradient: Array
     loss_hessian: LossHessian
+    magnitudes: Callable[[], tuple[Array, LossHessian]] | None = None
     part: Part = "hessian"
 
     @cached_property
@@ -134,6 +148,34 @@ class LinearProducts(Hessian):
                 size = spectral_norm(outer) * (1.0 if middle is None else spectral_norm(middle))
                 table[k - 1, l - 1] = table[l - 1, k - 1] = size
         return float(np.linalg.norm(table, 2))
+
+    def rounding(self) -> float:
+        """Return a bound for the spectral norm of what rounding has done to the operator.
+
+        Running error analysis: all that is added up on the way to an entry is added up with
+        positive signs, by the same products. The norm of that matrix A, times a modest multiple of
+        ε, is the bound; of sums of n terms it takes √n for n (Higham & Mary 2019). The norm is at
+        most the largest (A d)_i / d_i for any positive vector d (Collatz).
+        """
+        weights = tuple(abs(constant(w)) for w in self.weights)
+        second: LossHessian
+        if self.magnitudes is None:
+            second = abs(self.loss_hessian)
+            first = constant(second(Chain(weights).product) + abs(self.gradient))
+        else:
+            first, second = self.magnitudes()
+        if self.part == "functional":
+            second = 0 * second
+        sizes = replace(self, weights=weights, gradient=first, loss_hessian=second)
+        xp = api.array_namespace(self.gradient)
+        d, bound = xp.ones((self.shape[-1], 1), dtype=first.dtype, device=api.device(first)), np.inf
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _ in range(4):
+                image = sizes.times(d)
+                bound = min(bound, largest(image / d))
+                d = image / nonzero(xp.max(image)) + 0.01
+        modest = 64 + 8 * len(weights) + 2 * max(self.dims) ** 0.5
+        return float(modest * epsilon(self.gradient) * bound)
 
     # Invariants, from the entries.
 

@@ -11,12 +11,13 @@ import array_api_compat as api
 from hessence._common.arrays import Array, epsilon, largest, requires_gradient, transpose
 from hessence.data.matrix_objectives import Separable
 from hessence.krylov.eigenpairs_result import Eigenpairs
-from hessence.networks.linear._gauss_newton import TooLargeError, gauss_newton
+from hessence.networks.linear._gauss_newton import NEGLECTED, TooLargeError, gauss_newton
 from hessence.networks.linear._modes import find_modes
+from hessence.networks.linear._pair_blocks import neglected
 from hessence.networks.linear._pairs import Pairs
 from hessence.networks.linear._products import LinearProducts
 from hessence.networks.linear._top import top_of_batch, top_of_twin
-from hessence.networks.linear.range_reduction import RangeReduction
+from hessence.networks.linear.range_reduction import RangeReduction, range_size
 from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK, Subspaces
@@ -73,7 +74,8 @@ class LinearHessian(LinearProducts):
         if self.solved:
             try:
                 found = gauss_newton(self)
-                return Spectrum(found.families(), found.method, operator=self)
+                defect = found.neglected + (self.functional_bound() if self.part != "ggn" else 0.0)
+                return Spectrum(found.families(), found.method, operator=self, defect=defect)
             except TooLargeError as error:
                 too_large = error
         if len(self.weights) == 2:
@@ -85,7 +87,12 @@ class LinearHessian(LinearProducts):
         if separable and not requires_gradient(self.gradient, *self.weights):
             modes = find_modes(self)
             if modes.aligned:
-                return Spectrum(Pairs(self, modes).families(), "aligned pairs", operator=self)
+                pairs = Pairs(self, modes).families()
+                defect = neglected(modes, epsilon(self.gradient))
+                solved = Spectrum(pairs, "aligned pairs", operator=self, defect=defect)
+                small = range_size(self.chain.before, self.chain.after) <= LARGEST_BLOCK
+                if not small or defect <= NEGLECTED * epsilon(self.gradient) * float(solved.norm):
+                    return solved
         if too_large is not None:
             raise too_large
         reduced = RangeReduction(self.chain, self.chain.before, self.chain.after)

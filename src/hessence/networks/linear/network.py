@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, floating, require_shape
+from hessence._common.arrays import Array, constant, floating, require_shape
 from hessence.data.linear_objective import AnyLoss, linear_objective
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.networks.descent import Descent
@@ -91,7 +91,14 @@ class LinearNetwork(Network):
     def hessian(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> LinearHessian:
         """Return the Hessian of the loss as an operator; its products never touch the samples."""
         objective, learned = self._objective(x, y, loss), self.learned
-        return LinearHessian(self.factors, objective.gradient(learned), objective.hessian(learned))
+
+        def magnitudes() -> Any:
+            size = self._rebuild({name: abs(w) for name, w in self._weights.items()}).learned
+            return objective.magnitudes(constant(learned), constant(size))
+
+        return LinearHessian(
+            self.factors, objective.gradient(learned), objective.hessian(learned), magnitudes
+        )
 
     def descent(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Descent:
         """Return how gradient descent moves the network: mode by mode if it stays aligned."""
