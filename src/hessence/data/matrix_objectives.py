@@ -142,19 +142,20 @@ class MatrixLoss:
     def magnitudes(self, M: Array, size: Array) -> tuple[Array, Dense]:
         """Return the sizes of all that is added up in the gradient and the Hessian, entrywise.
 
-        Times some ε, they bound what rounding does to the two if it does ε · `size` to M, as far
-        as it is known here: third derivatives are taken to be at most four times the second ones,
-        as those of the named losses are.
+        Times some ε, they bound what rounding does to the two if it does ε · `size` to M. Third
+        derivatives of a loss are taken to be at most four times its second ones, unless it says
+        otherwise by ``third``.
         """
         xp, f, x = api.array_namespace(self.x), self._predict(M), abs(self.x)
         first, second = (abs(d(f, self.y)) for d in (self.loss.first, self.loss.second))
+        third = getattr(self.loss, "third", 4.0)
         off = xp.matmul(x, xp.matrix_transpose(size)) + abs(f)
         if getattr(self.loss, "coupled", False):
             moved = xp.matmul(second, off[..., None])[..., 0]
-            second = second * (1 + 4 * xp.max(off, axis=-1))[..., None, None]
+            second = second * (1 + third * xp.max(off, axis=-1))[..., None, None]
         else:
             moved = second * off
-            second = second * (1 + 4 * off)
+            second = second * (1 + third * off)
         summed = int(x.shape[0]) ** 0.5
         gradient = xp.matmul(xp.matrix_transpose(first + moved), x) / x.shape[0]
         return summed * gradient, summed * self._summed(second, x)

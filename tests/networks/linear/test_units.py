@@ -4,9 +4,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hessence as hs
-from tests.linear_exact import assert_exact
+from tests.linear_exact import FAMILIES, Families, assert_exact
 
 
 def cases():
@@ -56,3 +58,9 @@ def test_a_residual_connection_rounds_nothing_off(size, far, loss):
     assert_exact(hs.ResidualLinear(W1, W2), x, y, loss)
     layers = [size * rng.normal(size=(2, 2)) for _ in range(3)]
     assert_exact(hs.DeepLinear(layers, residual=True), x, y, loss)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(st.integers(0, 2**32 - 1))
+def test_errors_are_bounds_and_small_where_nothing_cancels(family, seed):
+    assert_exact(*Families(seed).case(family))

@@ -295,6 +295,6 @@ def _norm(symmetric: Array) -> float:
 def _labels(H: LinearProducts, values: Array) -> Any:
     sizes = np.abs(to_numpy(values))
     most = float(sizes.max())
-    # Where all of it may be rounding, it is zero.
-    large = (sizes > FLAT * epsilon(values) * most) & (most > H.rounding())
+    # Where nothing is larger than what rounding makes of a zero, all of it is zero.
+    large = (sizes > FLAT * epsilon(values) * most) & (FLAT * most > H.rounding())
     return np.where(large, "outlier", "flat").astype(object)

@@ -160,7 +160,7 @@ class LinearProducts(Hessian):
         weights = tuple(abs(constant(w)) for w in self.weights)
         second: LossHessian
         if self.magnitudes is None:
-            second = abs(self.loss_hessian)
+            second = self.loss_hessian.__abs__()
             first = constant(second(Chain(weights).product) + abs(self.gradient))
         else:
             first, second = self.magnitudes()
