@@ -27,6 +27,7 @@ from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import ConvergenceWarning, Eigenpairs
 from hessence.krylov.outcome import Outcome
 from hessence.krylov.trace import Trace, trace
+from hessence.models.brackets import brackets
 from hessence.networks.attention import activations
 from hessence.networks.attention.attention_hessian import AttentionBounds
 from hessence.networks.attention.matrix_attention import MatrixAttention
@@ -44,7 +45,9 @@ from hessence.networks.scalar.scalar_affine import ScalarAffine
 from hessence.networks.scalar.scalar_linear import ScalarLinear
 from hessence.networks.scalar.scalar_relu import KinkWarning, ScalarReLU
 from hessence.networks.twin import NarrowTwin, narrow_twin
+from hessence.spectra.brackets import Brackets
 from hessence.spectra.certificate import Certificate
+from hessence.spectra.counting import Count, UndecidedWarning
 from hessence.spectra.estimate import Estimate
 from hessence.spectra.operators import Operator
 from hessence.spectra.result import Inertia, UnknownLabelError
@@ -69,9 +72,11 @@ __all__ = [
     "Anatomy",
     "AttentionBounds",
     "AttentionStatistics",
+    "Brackets",
     "CellwiseAnatomy",
     "Certificate",
     "ConvergenceWarning",
+    "Count",
     "DecoupledInputs",
     "DecoupledOutputs",
     "DeepLinear",
@@ -99,8 +104,10 @@ __all__ = [
     "Trajectory",
     "TwoLayerLinear",
     "TwoLayerReLU",
+    "UndecidedWarning",
     "UnknownLabelError",
     "activations",
+    "brackets",
     "density",
     "eigenpairs",
     "gradient_descent",

@@ -1,0 +1,1 @@
+"""Any two-layer network: proved brackets of all eigenvalues, and exact counts of them."""

@@ -1,0 +1,246 @@
+r"""The Gauss–Newton part of a two-layer network, through the dual.
+
+The non-zero eigenvalues of :math:`G = T^\top T` are those of the nK × nK matrix
+:math:`TT^\top = S^{1/2} JJ^\top S^{1/2}`. With pairs (k, i) of output and sample for rows,
+
+.. math:: (JJ^\top)_{ki,lh} = \langle x_i, x_h\rangle
+    \sum_j W_{kj}\varphi'_{ij} W_{lj}\varphi'_{hj} + \delta_{kl}\sum_j \varphi_{ij}\varphi_{hj}
+    + \delta_{kl}\,[c \text{ moves}],
+
+so that J, of nK × p numbers, is never stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hessence._common.arrays import Numbers
+from hessence._common.messages import warn
+from hessence.networks.scalar.scalar_relu import KinkWarning
+from hessence.networks.two_layer.problem import ULPS, UNIT, LossAt, TwoLayer, accumulated
+
+MOST_DUAL = 2**14
+"""The largest order nK of the dual."""
+
+PROBED = 4096
+"""How many pre-activations tell how large the derivatives of an activation are."""
+
+CONVEX = 1e-10
+"""A loss Hessian with an eigenvalue below minus this share of the largest is not convex's."""
+
+
+@dataclass(frozen=True, eq=False)
+class GaussNewton:
+    """The spectrum of the Gauss–Newton part, and how far rounding may have moved it.
+
+    Attributes
+    ----------
+    at : LossAt
+        The loss at the predictions.
+    root : array (n, K, K)
+        The symmetric square roots of the loss Hessians.
+    eigenvalues : array (nK,)
+        The eigenvalues of TTᵀ, descending.
+    error : float
+        The eigenvalues are off by at most this.
+    factor_error : float
+        T is off by at most this in the Frobenius norm, without what comes from S;
+    share_error, root_error : float
+        S is off by at most this share of itself, and its root such that G is by this in norm.
+    trace : float
+        A bound of the squared Frobenius norm of T.
+    rank : int
+        G has at most this rank.
+    gradient_error : array (n,)
+        How far the loss' gradients s_i may be off.
+    scales : tuple of float
+        Bounds of φ′, φ″ and φ‴ near the pre-activations.
+    """
+
+    at: LossAt
+    root: Numbers
+    eigenvalues: Numbers
+    error: float
+    factor_error: float
+    share_error: float
+    root_error: float
+    trace: float
+    rank: int
+    gradient_error: Numbers
+    scales: tuple[float, float, float]
+
+    @cached_property
+    def weight(self) -> Numbers:
+        """The norms of the loss Hessians, (n,)."""
+        return np.asarray(np.linalg.norm(self.at.hessian, axis=(1, 2)))
+
+    def congruent(self, matrix: Numbers) -> Numbers:
+        """Return S^½ M S^½ for a matrix whose rows and columns are pairs (output, sample)."""
+        return _congruent(self.root, matrix)
+
+
+def gauss_newton(problem: TwoLayer) -> GaussNewton:
+    """Compute predictions, loss and Gram matrix in one pass over the hidden units."""
+    n, outputs = problem.samples, problem.outputs
+    order = n * outputs
+    if order > MOST_DUAL:
+        raise ValueError(
+            f"data: samples × outputs must be at most {MOST_DUAL} for brackets, got {order}; use "
+            "fewer samples, or hs.spectrum for the ends of the spectrum."
+        )
+    predictions = np.zeros((outputs, n)) + problem.c[:, None]
+    values, slopes = np.zeros((n, n)), np.zeros((order, order))
+    steepest, kinks = 0.0, 0
+    for units in problem.chunks():
+        phi, first = problem.hidden(units, 1)
+        kinks += problem.kinks(units, first)
+        predictions += problem.outgoing(units, phi)
+        values += phi.T @ phi
+        steepest = max(steepest, float(np.abs(first).max()))
+        weighted = (problem.W[:, units].T[:, :, None] * first[:, None, :]).reshape(-1, order)
+        slopes += weighted.T @ weighted
+    if kinks:
+        warn(
+            f"{kinks} pre-activation(s) are at a kink, to rounding, where there is no Hessian; "
+            "slopes are taken as in autodiff.",
+            KinkWarning,
+        )
+    at = problem.loss(np.ascontiguousarray(predictions.T))
+    gram = slopes
+    gram *= np.tile(problem.inputs @ problem.inputs.T + problem.moves_b, (outputs, outputs))
+    norms = np.diagonal(values).copy()
+    values += problem.moves_c
+    for k in range(outputs):
+        gram[k * n : (k + 1) * n, k * n : (k + 1) * n] += values
+    weight = np.linalg.norm(at.hessian, axis=(1, 2))
+    trace = float(weight @ np.diagonal(gram).reshape(outputs, n).sum(axis=0))
+    root, scales = _roots(at.hessian), _scales(problem, steepest)
+    eigenvalues = np.maximum(np.linalg.eigvalsh(_congruent(root, gram))[::-1], 0.0)
+    drift = _prediction_errors(problem, norms, scales)
+    factor_error = _factor_error(problem, weight, trace, norms, scales)
+    # Of the loss Hessian, in proportion to it; of its root; of sums and eigensolver.
+    share = at.steepness * float(drift.max()) + ULPS * UNIT
+    root_error = (ULPS + 8 * outputs) * UNIT * trace if outputs > 1 else 0.0
+    terms = problem.chunk + problem.width // problem.chunk + ULPS
+    return GaussNewton(
+        at=at,
+        root=root,
+        eigenvalues=eigenvalues,
+        error=(
+            2 * float(np.sqrt(trace)) * factor_error
+            + factor_error**2
+            + share * trace
+            + root_error
+            + accumulated(terms + 4 * order) * trace
+        ),
+        factor_error=factor_error,
+        share_error=share,
+        root_error=root_error,
+        trace=trace,
+        rank=_rank(at, problem.size),
+        gradient_error=weight * drift + at.noise,
+        scales=scales,
+    )
+
+
+def _congruent(root: Numbers, matrix: Numbers) -> Numbers:
+    samples, outputs = root.shape[:2]
+    if outputs == 1:
+        scale = root[:, 0, 0]
+        return scale[:, None] * matrix * scale
+    for _ in range(2):
+        rows = matrix.reshape(outputs, samples, -1)
+        matrix = np.einsum("ikl,lih->kih", root, rows, optimize=True)
+        matrix = matrix.reshape(samples * outputs, -1).T
+    return matrix
+
+
+def _roots(hessian: Numbers) -> Numbers:
+    """Return the square roots of the loss Hessians, and refuse a loss that is not convex."""
+    if hessian.shape[-1] == 1:
+        values, vectors = hessian[..., 0], np.ones_like(hessian)
+    else:
+        values, vectors = np.linalg.eigh(hessian)
+    lowest, largest = float(values.min()), float(np.abs(values).max())
+    if lowest < -CONVEX * largest:
+        raise ValueError(
+            "loss must be convex in the predictions for brackets, but its second derivative at "
+            f"them has the eigenvalue {lowest:.3g}; hs.spectrum takes any loss."
+        )
+    clipped = np.sqrt(np.maximum(values, 0.0))
+    return (vectors * clipped[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+
+
+def _scales(problem: TwoLayer, steepest: float) -> tuple[float, float, float]:
+    """Return bounds of φ′, φ″ and φ‴ between zero and the pre-activations.
+
+    Of the second and third derivative they are twice the largest of some thousand values.
+    """
+    if problem.activation.piecewise_linear:
+        return steepest, 0.0, 0.0
+    rng = np.random.default_rng(0)
+    units = rng.integers(problem.width, size=PROBED)
+    samples = rng.integers(problem.samples, size=PROBED)
+    z = np.einsum("pd,pd->p", problem.V[units], problem.inputs[samples]) + problem.b[units]
+    points = np.concatenate([share * z for share in (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)])
+    _, *derivatives = problem.activation.derivatives(points[None], 3)
+    first, second, third = (2 * float(np.abs(d).max()) for d in derivatives)
+    return max(first, steepest), second, third
+
+
+def reach(problem: TwoLayer) -> tuple[Numbers, Numbers]:
+    """Return numbers (m,) and (n,) whose product bounds a pre-activation's terms."""
+    of_units = np.sqrt((problem.V**2).sum(axis=1) + problem.b**2)
+    has_bias = bool(problem.b.any())
+    return of_units, np.sqrt((problem.inputs**2).sum(axis=1) + has_bias)
+
+
+def _prediction_errors(
+    problem: TwoLayer, norms: Numbers, scales: tuple[float, float, float]
+) -> Numbers:
+    """Return how far the predictions of each sample may be off, as vectors, (n,)."""
+    of_units, of_samples = reach(problem)
+    entry = ULPS * UNIT + accumulated(problem.inputs.shape[1] + 2)
+    terms = problem.outgoing_terms + ULPS
+    of_weights = np.linalg.norm(problem.W)
+    activation = scales[0] * entry * of_samples * np.linalg.norm(of_units)
+    summed = (accumulated(terms) + ULPS * UNIT) * (np.sqrt(norms) + activation)
+    offset = accumulated(terms) * np.linalg.norm(problem.c)
+    return np.asarray(of_weights * (summed + activation) + offset)
+
+
+def _factor_error(
+    problem: TwoLayer,
+    weight: Numbers,
+    trace: float,
+    norms: Numbers,
+    scales: tuple[float, float, float],
+) -> float:
+    """Bound the rounding of T in the Frobenius norm: of pre-activations, φ and φ′."""
+    of_units, of_samples = reach(problem)
+    steep, curved, _ = scales
+    entry = accumulated(problem.inputs.shape[1] + 2)
+    lengths = (problem.inputs**2).sum(axis=1) + problem.moves_b
+    outgoing = (problem.W**2).sum(axis=0)
+    jitter = 0.0 if problem.activation.piecewise_linear else ULPS * UNIT * steep
+    # Of φ′, then of φ: by rounding of their own and by that of the pre-activation.
+    squares = 2 * weight @ lengths * jitter**2 * outgoing.sum()
+    squares += (
+        2 * weight @ (lengths * of_samples**2) * (curved * entry) ** 2 * (outgoing @ of_units**2)
+    )
+    own = steep * (ULPS * UNIT + entry)
+    squares += 2 * problem.outputs * own**2 * (weight @ of_samples**2) * (of_units @ of_units)
+    squares += 2 * problem.outputs * (ULPS * UNIT) ** 2 * (weight @ norms)
+    squares += accumulated(problem.inputs.shape[1] + ULPS) ** 2 * trace
+    return float(np.sqrt(squares))
+
+
+def _rank(at: LossAt, size: int) -> int:
+    """Bound the rank of the Gauss–Newton part by those of the loss Hessians, exactly."""
+    rows = np.any(at.hessian != 0, axis=2).sum(axis=1)
+    if at.shifts:
+        rows = np.minimum(rows, at.hessian.shape[1] - 1)
+    return int(min(rows.sum(), size))

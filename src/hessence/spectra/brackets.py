@@ -1,0 +1,245 @@
+"""What ``hs.brackets`` returns: a proved interval for every eigenvalue, and exact counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hessence._common.arguments import require_int
+from hessence._common.arrays import Numbers, floating, to_numpy
+from hessence._common.files import Saved
+from hessence._common.messages import SHOWN, warn
+from hessence.spectra.counting import Count, Slicer, UndecidedWarning, count_below, find
+from hessence.spectra.result import Inertia
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Brackets(Saved, kind="brackets"):
+    """Intervals that hold the eigenvalues of a Hessian, one for each; rounding is in them.
+
+    Attributes
+    ----------
+    lower, upper : array (p,)
+        Descending; the i-th largest eigenvalue lies between ``lower[i]`` and ``upper[i]``.
+    zeros : int
+        At least so many eigenvalues are exactly zero.
+    level : float
+        With which probability all of this holds: 1.0 where it is proved without one.
+    method : str
+        ``"two layers"``, or ``"dual"`` for any other model.
+    reason : str
+        By which theorem, or what stands in the way of a better one.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> rng = np.random.default_rng(0)
+    >>> net = hs.TwoLayerLinear(rng.normal(size=(40, 3)), rng.normal(size=(2, 40)))
+    >>> b = hs.brackets(net, (rng.normal(size=(5, 3)), rng.normal(size=(5, 2))))
+    >>> len(b), b.zeros
+    (200, 31)
+    >>> b.count(-0.5, 0.5), b.inertia()
+    (122, Inertia(positive=85, negative=75, flat=40))
+    """
+
+    lower: Numbers
+    upper: Numbers
+    zeros: int
+    level: float
+    method: str
+    reason: str
+
+    _slicer: ClassVar[Slicer | None] = None
+    """Counts eigenvalues; it is not saved."""
+
+    def counting_with(self, slicer: Slicer) -> Brackets:
+        """Return the same, able to count."""
+        found = replace(self)
+        object.__setattr__(found, "_slicer", slicer)
+        return found
+
+    @property
+    def width(self) -> Numbers:
+        """How wide each bracket is, (p,)."""
+        return self.upper - self.lower
+
+    @property
+    def sharpness(self) -> tuple[float, float]:
+        """The bracket of the largest eigenvalue."""
+        return float(self.lower[0]), float(self.upper[0])
+
+    def share(self, x: Any) -> tuple[Any, Any]:
+        """Return bounds of the share of eigenvalues that are not above x, a number or an array.
+
+        Examples
+        --------
+        >>> import hessence as hs
+        >>> b = hs.brackets(hs.ScalarLinear([1.0, 0.5], [0.5, 1.0]), ([1.0, -1.0], [2.0, -2.0]))
+        >>> b.share(0.75)
+        (0.25, 0.75)
+        """
+        _, points = floating(x=x)
+        places = to_numpy(points).astype(np.float64)
+        bounds = [
+            np.searchsorted(ends[::-1], places, "right") / len(self)
+            for ends in (self.upper, self.lower)
+        ]
+        low, high = (float(b) if places.ndim == 0 else b for b in bounds)
+        return low, high
+
+    def count(self, a: float, b: float) -> Count:
+        """Return how many eigenvalues lie in (a, b], an exact integer.
+
+        A threshold that an eigenvalue is too close to for rounding is moved to the right, past it,
+        by the least distance that lets the number be proved; a warning tells if it was.
+
+        Returns
+        -------
+        Count
+            An integer; ``intervals`` tells within which intervals both thresholds may be moved.
+
+        Raises
+        ------
+        ValueError
+            If nothing is known but the brackets: of a model that is not two layers, or from a file.
+        """
+        low, high = _threshold("a", a), _threshold("b", b)
+        if not low <= high:
+            raise ValueError(f"a must not be above b, got a = {a!r} and b = {b!r}.")
+        first, second = self._not_above(low), self._not_above(high)
+        return Count(second - first, first.intervals + second.intervals)
+
+    def histogram(self, edges: Any) -> Numbers:
+        """Return how many eigenvalues lie in (edges[i], edges[i + 1]], exact integers.
+
+        Infinite edges are welcome: with ``-inf`` and ``inf`` at the ends all eigenvalues count.
+
+        Examples
+        --------
+        >>> import numpy as np, hessence as hs
+        >>> b = hs.brackets(hs.ScalarLinear([1.0, 0.5], [0.5, 1.0]), ([1.0, -1.0], [2.0, -2.0]))
+        >>> b.histogram([-np.inf, -0.1, 0.75, 1.5, np.inf])
+        array([1, 1, 1, 1])
+        """
+        places = np.asarray(edges, dtype=np.float64)
+        ordered = places.ndim == 1 and len(places) > 1 and bool((np.diff(places) >= 0).all())
+        if not ordered:
+            raise ValueError("edges must be two or more numbers in ascending order.")
+        return np.diff([int(self._not_above(edge)) for edge in places])
+
+    def inertia(self) -> Inertia:
+        """Return how many eigenvalues are positive, negative and flat: the index of the point.
+
+        Flat ones are those that no count can tell from zero; where there are no more than
+        ``zeros``, all of them are exactly zero, and the other two numbers are exact.
+        """
+        slicer = self._counting()
+        by_brackets = (self.lower > 0).sum(), (self.upper < 0).sum()
+        if sum(by_brackets) + self.zeros == len(self):
+            return Inertia(int(by_brackets[0]), int(by_brackets[1]), self.zeros)
+        if not self.zeros:
+            at_zero = slicer.cut(0.0, 2 * max(slicer.rounding(0.0), np.finfo(float).tiny))
+            if at_zero.fewest == at_zero.most:
+                return Inertia(len(self) - at_zero.most, at_zero.most, 0)
+        negative, rest = count_below(slicer, 0.0, -1), count_below(slicer, 0.0, 1)
+        return Inertia(len(self) - int(rest), int(negative), int(rest) - int(negative))
+
+    def eigenvalue(self, index: int) -> tuple[float, float]:
+        """Return an interval that holds one eigenvalue, as narrow as rounding allows.
+
+        Parameters
+        ----------
+        index : int
+            Which: 0 for the largest, −1 for the smallest.
+
+        Examples
+        --------
+        >>> import hessence as hs
+        >>> b = hs.brackets(hs.ScalarLinear([1.0, 0.5], [0.5, 1.0]), ([1.0, -1.0], [2.0, -2.0]))
+        >>> low, high = b.eigenvalue(0)
+        >>> low <= 2.0 <= high, high - low < 1e-12
+        (True, True)
+        """
+        require_int("index", index, -len(self), len(self) - 1)
+        slicer, place = self._counting(), range(len(self))[index]
+        return find(slicer, place, float(self.lower[place]), float(self.upper[place]))
+
+    def refine(self, k: int) -> Brackets:
+        """Return brackets in which the k largest eigenvalues are known to rounding."""
+        require_int("k", k, 1, len(self))
+        slicer = self._counting()
+        lower, upper = self.lower.copy(), self.upper.copy()
+        for i in range(k):
+            lower[i], upper[i] = self.eigenvalue(i)
+        lower = np.maximum.accumulate(lower[::-1])[::-1]
+        upper = np.minimum.accumulate(upper)
+        return replace(self, lower=lower, upper=upper).counting_with(slicer)
+
+    def plot(self, ax: Any = None, *, label: str | None = None, color: Any = None) -> Any:
+        """Draw the eigenvalues as a band, largest first; needs ``hessence[plot]``.
+
+        Returns the axes. Several brackets fit on the same axes.
+        """
+        from hessence.plotting.brackets import draw_brackets
+
+        return draw_brackets(self, ax, label=label, color=color)
+
+    def _counting(self) -> Slicer:
+        if self._slicer is None:
+            raise ValueError(
+                "exact counts need the network: they are for two-layer networks, and are not kept "
+                "in files and copies; share gives bounds from the brackets."
+            )
+        return self._slicer
+
+    def _not_above(self, at: float) -> Count:
+        """Count the eigenvalues that are not above a number; the brackets may tell."""
+        slicer = self._counting()
+        inside = np.flatnonzero((self.lower <= at) & (at <= self.upper))
+        if not len(inside):
+            number = int((self.upper < at).sum())
+            above = float(self.lower[len(self) - number - 1]) if number < len(self) else np.inf
+            under = float(self.upper[len(self) - number]) if number else -np.inf
+            return Count(number, ((under, above),))
+        found = count_below(slicer, at, 1)
+        ((low, high),) = found.intervals
+        if not low <= at <= high:
+            warn(
+                f"eigenvalues lie closer to {at:g} than rounding tells: counted at "
+                f"{(low + high) / 2:.6g} instead.",
+                UndecidedWarning,
+            )
+        return found
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_slicer"}
+
+    def __repr__(self) -> str:
+        count, widths = len(self), self.width
+        half = SHOWN // 2
+        shown = range(count) if count <= SHOWN else [*range(half), *range(count - half, count)]
+        certain = "" if self.level == 1 else f", at the level {self.level:g}"
+        lines = [
+            f"brackets of {count} eigenvalues, {self.method}{certain}",
+            f"  exactly zero   at least {self.zeros}",
+            f"  median width   {np.median(widths):.1e}",
+            f"  largest width  {widths.max():.1e}",
+        ]
+        rows = [f"  [{self.lower[i]:.6g}, {self.upper[i]:.6g}]" for i in shown]
+        if count > SHOWN:
+            rows.insert(half, f"  … {count - SHOWN} more …")
+        return "\n".join([*lines, *rows])
+
+
+def _threshold(name: str, value: Any) -> float:
+    """Check a threshold, which may be infinite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}.")
+    if np.isnan(value):
+        raise ValueError(f"{name} must be a number, got NaN.")
+    return float(value)

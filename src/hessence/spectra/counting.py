@@ -1,0 +1,174 @@
+"""Counting eigenvalues exactly, and finding any of them, with what can count those below a number.
+
+Everything here is proved if the counts are: a :class:`Slicer` bounds the number of eigenvalues
+below a number from both sides, and says within which interval.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+
+from hessence._common.arrays import Numbers
+
+FIRST, GROWTH, TRIES = 3.0, 8.0, 12
+"""An undecided count is tried again at this distance, in η, then at ones larger by a factor."""
+
+
+class Slice(NamedTuple):
+    """How many eigenvalues lie below a number.
+
+    Attributes
+    ----------
+    fewest, most : int
+        Bounds of the number of eigenvalues below any number of ``interval``.
+    interval : tuple of float
+        Where they hold.
+    poles : int
+        The number of eigenvalues of the functional part that lie below.
+    eigenvalues : array
+        Those of C, ascending: each increases with λ between poles, and crosses zero where λ crosses
+        an eigenvalue of H.
+    """
+
+    fewest: int
+    most: int
+    interval: tuple[float, float]
+    poles: int
+    eigenvalues: Numbers
+
+
+class Slicer(Protocol):
+    """What bounds the number of eigenvalues below a number."""
+
+    resolution: float
+
+    @property
+    def size(self) -> int:
+        """The number of all eigenvalues."""
+
+    def rounding(self, at: float) -> float:
+        """Return what rounding may move eigenvalues near a number by."""
+
+    def cut(self, at: float, spread: float) -> Slice:
+        """Bound the number of eigenvalues below `at`, to within `spread` ≥ 2 · ``rounding(at)``."""
+
+
+class Count(int):
+    """A number of eigenvalues, and where it is proved.
+
+    Attributes
+    ----------
+    intervals : tuple of pairs of float
+        For each threshold, from where to where it may be moved without the number changing.
+    """
+
+    intervals: tuple[tuple[float, float], ...]
+
+    def __new__(cls, number: int, intervals: tuple[tuple[float, float], ...]) -> Self:
+        """Return the number with its intervals."""
+        found = super().__new__(cls, number)
+        found.intervals = intervals
+        return found
+
+    def __reduce__(self) -> Any:
+        return type(self), (int(self), self.intervals)
+
+
+class UndecidedWarning(UserWarning):
+    """Eigenvalues lie so close to a threshold that rounding hides on which side they are."""
+
+
+class NotDecidedError(ValueError):
+    """No count could be proved anywhere near a threshold."""
+
+
+def count_below(slicer: Slicer, at: float, side: int) -> Count:
+    """Count the eigenvalues below a number, moved to the given side as far as proof needs it.
+
+    With the side 1 that is the number of eigenvalues not above `at`, to rounding; with −1, of those
+    below it.
+    """
+    distance = 0.0
+    for attempt in range(TRIES):
+        place = at + side * distance
+        eta = _finest(slicer, place)
+        found = slicer.cut(place, 2 * eta)
+        if found.fewest == found.most:
+            return Count(found.fewest, (found.interval,))
+        distance = max(FIRST * eta, slicer.resolution if attempt else 0.0) * GROWTH**attempt
+    raise NotDecidedError(
+        f"no count can be proved within {distance:.1e} of {at:g}: at least {found.fewest} and at "
+        f"most {found.most} eigenvalues lie below; count at another number."
+    )
+
+
+def find(slicer: Slicer, index: int, low: float, high: float) -> tuple[float, float]:
+    """Narrow down the eigenvalue of an index, descending from 0, that lies within [low, high].
+
+    Where no pole is left between the ends, the eigenvalue of C that vanishes is interpolated
+    (Illinois); elsewhere the interval is halved.
+    """
+    below = slicer.size - 1 - index
+    ends: list[tuple[int, float] | None] = [None, None]
+    last = -1
+    while True:
+        finest = max(_finest(slicer, low), _finest(slicer, high))
+        if high - low <= 8 * finest:
+            return low, high
+        at = _interpolated(low, high, ends)
+        at = min(max(at, low + 3 * finest), high - 3 * finest)
+        found = slicer.cut(at, 2 * finest)
+        value = _deciding(found, below)
+        if found.most <= below:
+            low = max(low, found.interval[1])
+            side = 0
+        elif found.fewest > below:
+            high = min(high, found.interval[0])
+            side = 1
+        else:
+            # It is next to here, as far as can be told: close in from both sides.
+            return _enclosed(slicer, below, at, finest, low, high)
+        ends[side] = None if value is None else (found.poles, value)
+        other = ends[1 - side]
+        if side == last and other is not None:
+            ends[1 - side] = (other[0], other[1] / 2)
+        last = side
+
+
+def _finest(slicer: Slicer, at: float) -> float:
+    return max(slicer.rounding(at), abs(at) * np.finfo(float).eps, np.finfo(float).tiny)
+
+
+def _deciding(found: Slice, below: int) -> float | None:
+    """Return the eigenvalue of C whose sign decides on which side the wanted one is."""
+    place = found.poles - below - 1
+    return float(found.eigenvalues[place]) if 0 <= place < len(found.eigenvalues) else None
+
+
+def _interpolated(low: float, high: float, ends: list[tuple[int, float] | None]) -> float:
+    first, second = ends
+    middle = low + (high - low) / 2
+    if first is None or second is None or first[0] != second[0] or not first[1] < 0 < second[1]:
+        return middle
+    return low + (high - low) * first[1] / (first[1] - second[1])
+
+
+def _enclosed(
+    slicer: Slicer, below: int, at: float, finest: float, low: float, high: float
+) -> tuple[float, float]:
+    """Return the smallest interval around a number that is proved to hold the wanted eigenvalue."""
+    for side in (-1, 1):
+        for attempt in range(TRIES):
+            place = at + side * FIRST * finest * GROWTH ** (attempt / 2)
+            if not low < place < high:
+                break
+            found = slicer.cut(place, 2 * finest)
+            if side < 0 and found.most <= below:
+                low = max(low, found.interval[1])
+                break
+            if side > 0 and found.fewest > below:
+                high = min(high, found.interval[0])
+                break
+    return low, high
