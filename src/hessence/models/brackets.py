@@ -38,8 +38,8 @@ def brackets(
     model : torch.nn.Module, or a network of this library
         Two linear layers with a function of each hidden unit between them: a ``Sequential``, or a
         module of your own, which is watched running. Or any model, if `params` names its last two
-        linear layers. Of this library ``ScalarLinear``, ``ScalarReLU``, ``ScalarAffine`` and
-        ``TwoLayerLinear``.
+        linear layers. Of this library ``ScalarLinear``, ``ScalarReLU``, ``ScalarAffine``,
+        ``TwoLayerLinear``, ``TwoLayerReLU`` and ``ReLU`` of two layers.
     data : (x, y), DataLoader, or iterable of batches
         See ``hs.hessian``; of a network of this library, a pair of samples.
     loss : optional

@@ -37,11 +37,12 @@ class Brackets(Saved, kind="brackets"):
     >>> import numpy as np, hessence as hs
     >>> rng = np.random.default_rng(0)
     >>> net = hs.TwoLayerLinear(rng.normal(size=(40, 3)), rng.normal(size=(2, 40)))
-    >>> b = hs.brackets(net, (rng.normal(size=(5, 3)), rng.normal(size=(5, 2))))
-    >>> len(b), b.zeros
-    (200, 31)
-    >>> b.count(-0.5, 0.5), b.inertia()
-    (122, Inertia(positive=85, negative=75, flat=40))
+    >>> x, y = rng.normal(size=(5, 3)), rng.normal(size=(5, 2))
+    >>> b, exact = hs.brackets(net, (x, y)), net.hessian(x, y).spectrum()
+    >>> len(b), b.zeros, b.count(-0.5, 0.5)
+    (200, 31, 38)
+    >>> b.inertia(), b.inertia() == exact.inertia()
+    (Inertia(positive=83, negative=79, flat=38), True)
     """
 
     lower: Numbers
@@ -78,7 +79,7 @@ class Brackets(Saved, kind="brackets"):
         >>> import hessence as hs
         >>> b = hs.brackets(hs.ScalarLinear([1.0, 0.5], [0.5, 1.0]), ([1.0, -1.0], [2.0, -2.0]))
         >>> b.share(0.75)
-        (0.25, 0.75)
+        (0.25, 0.5)
         """
         _, points = floating(x=x)
         places = to_numpy(points).astype(np.float64)
@@ -164,7 +165,8 @@ class Brackets(Saved, kind="brackets"):
         """
         require_int("index", index, -len(self), len(self) - 1)
         slicer, place = self._counting(), range(len(self))[index]
-        return find(slicer, place, float(self.lower[place]), float(self.upper[place]))
+        low, high = find(slicer, place, float(self.lower[place]), float(self.upper[place]))
+        return float(low), float(high)
 
     def refine(self, k: int) -> Brackets:
         """Return brackets in which the k largest eigenvalues are known to rounding."""

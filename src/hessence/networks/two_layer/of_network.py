@@ -10,6 +10,7 @@ from hessence._common.arrays import Numbers, to_numpy
 from hessence.data.losses import Huber, PointwiseLoss, Squared, as_loss, one_hot
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
 from hessence.networks.network import Network
+from hessence.networks.relu.relu import ReLU
 from hessence.networks.scalar.scalar_affine import ScalarAffine
 from hessence.networks.scalar.scalar_linear import ScalarLinear
 from hessence.networks.scalar.scalar_relu import ScalarReLU
@@ -20,13 +21,17 @@ def of_network(network: Network, data: Any, loss: Any) -> TwoLayer:
     """Read a network of this library, with samples x and y and a pointwise loss."""
     if network.batch_shape:
         raise ValueError("network: brackets are for one network; pick one of the batch first.")
-    bias, slope = None, 1.0
+    bias, offset, slope = None, None, 1.0
     if isinstance(network, (ScalarLinear, ScalarReLU, ScalarAffine)):
         V, W = _column(network.v), _column(network.w).T
         bias = to_numpy(network.b) if isinstance(network, ScalarAffine) else None
         slope = 0.0 if isinstance(network, ScalarReLU) else 1.0
     elif isinstance(network, TwoLayerLinear):
         V, W = (to_numpy(weight) for weight in network.weights)
+    elif isinstance(network, ReLU) and len(network.weights) == 2:
+        V, W = (to_numpy(weight) for weight in network.weights)
+        bias, offset = (None if b is None else to_numpy(b) for b in network.biases)
+        slope = network.slope
     else:
         raise ValueError(
             f"network: a {type(network).__name__} is not two layers with a function of each hidden "
@@ -38,10 +43,11 @@ def of_network(network: Network, data: Any, loss: Any) -> TwoLayer:
         V=V.astype(np.float64),
         W=W.astype(np.float64),
         b=np.zeros(len(V)) if bias is None else bias.astype(np.float64),
-        c=np.zeros(len(W)),
+        c=np.zeros(len(W)) if offset is None else offset.astype(np.float64),
         activation=Rectified(slope),
         loss=lambda predictions: pointwise(known, predictions, targets),
         moves_b=bias is not None,
+        moves_c=offset is not None,
     )
 
 
@@ -73,7 +79,9 @@ def _samples(
 ) -> tuple[Numbers, Numbers, PointwiseLoss]:
     if not (isinstance(data, (tuple, list)) and len(data) == 2):
         raise ValueError("data must be a pair (x, y) of samples for a network of this library.")
-    known = as_loss("mse" if loss is None else loss, coupled=isinstance(network, TwoLayerLinear))
+    known = as_loss(
+        "mse" if loss is None else loss, coupled=isinstance(network, (TwoLayerLinear, ReLU))
+    )
     x, y = data
     if getattr(known, "coupled", False):
         y = one_hot(y, 1, outputs, network.parameters())

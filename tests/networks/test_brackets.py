@@ -1,0 +1,54 @@
+"""Brackets and counts of the solvable two-layer networks, against their exact spectra."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hessence as hs
+
+
+def instances():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=6), rng.normal(size=6)
+    X, Y = rng.normal(size=(6, 3)), rng.normal(size=(6, 2))
+    w, v, b = rng.normal(size=(3, 7))
+    W1, W2 = rng.normal(size=(7, 3)), rng.normal(size=(2, 7))
+    biases = [rng.normal(size=7), rng.normal(size=2)]
+    labels = np.asarray([0, 1, 1, 0, 1, 0])
+    yield hs.ScalarLinear(w, v), (x, y), None
+    yield hs.ScalarReLU(w, v), (x, y), "huber"
+    yield hs.ScalarAffine(w, v, b), (x, np.sign(y)), "logistic"
+    yield hs.TwoLayerLinear(W1, W2), (X, Y), "mse"
+    yield hs.TwoLayerLinear(W1, W2), (X, labels), "cross-entropy"
+    yield hs.TwoLayerReLU(W1, W2), (X, Y), None
+    yield hs.ReLU([W1, W2], biases, slope=0.2), (X, labels), "cross-entropy"
+
+
+@pytest.mark.parametrize(("net", "data", "loss"), [*instances()])
+def test_the_exact_spectrum_is_in_the_brackets_and_counts_agree(net, data, loss):
+    found = hs.brackets(net, data, loss)
+    exact = net.hessian(*data, loss or "mse").spectrum()
+    values, noise = exact.eigenvalues, 1e-13 * np.abs(exact.eigenvalues).max()
+    assert len(found) == len(values)
+    assert (found.lower <= values + noise).all()
+    assert (found.upper >= values - noise).all()
+    assert found.inertia() == exact.inertia()
+    edges = np.asarray([-np.inf, *(exact.values[1:] + exact.values[:-1])[::-1] / 2, np.inf])
+    edges = edges[np.abs(edges) > noise]
+    assert (found.histogram(edges) == np.histogram(values, edges)[0]).all()
+    for index in (0, len(values) // 3, -1):
+        low, high = found.eigenvalue(index)
+        assert low - noise <= values[index] <= high + noise
+        assert high - low < 1e3 * noise
+
+
+def test_a_network_with_other_layers_is_refused():
+    with pytest.raises(ValueError, match="DeepLinear is not two layers"):
+        hs.brackets(hs.DeepLinear([np.eye(2)] * 3), (np.eye(2), np.eye(2)))
+    with pytest.raises(ValueError, match="params is for PyTorch models"):
+        hs.brackets(hs.ScalarLinear([1.0], [1.0]), ([1.0], [1.0]), params="w")
+    with pytest.raises(ValueError, match="one network"):
+        hs.brackets(hs.ScalarLinear([[1.0]], [[1.0]]), ([1.0], [1.0]))
+    with pytest.raises(ValueError, match=r"a pair \(x, y\)"):
+        hs.brackets(hs.ScalarLinear([1.0], [1.0]), [1.0, 2.0, 3.0])
