@@ -209,8 +209,8 @@ class Brackets(Saved, kind="brackets"):
         ((low, high),) = found.intervals
         if not low <= at <= high:
             warn(
-                f"eigenvalues lie closer to {at:g} than rounding tells: counted at "
-                f"{(low + high) / 2:.6g} instead.",
+                f"eigenvalues lie closer to {at:g} than rounding tells: counted at a number larger "
+                f"by {(low + high) / 2 - at:.1e} instead.",
                 UndecidedWarning,
             )
         return found
