@@ -41,6 +41,7 @@ from hessence._common.arrays import (
     floating,
     numerical_rank,
     require_shape,
+    requires_gradient,
     transpose,
 )
 from hessence.spectra.frames import DROPPED, Complement, span
@@ -154,9 +155,11 @@ class TwinSubspaces:
         self.twin = narrow_twin(W1, W2)
         self._place, self._loss_hessian = place, loss_hessian
         left, singular, right = xp.linalg.svd(constant(gradient), full_matrices=True)
-        # A singular value too many does no harm: it makes the block larger.
-        batched = gradient.ndim > 2
-        self._rank = min(gradient.shape[-2:]) if batched else numerical_rank(singular, (DROPPED,))
+        # A singular value too many does no harm: it makes the block larger. A zero that PyTorch is
+        # to differentiate is kept, and so is what depends on it.
+        self._whole = gradient.ndim > 2 or requires_gradient(W1, W2, gradient)
+        most = min(gradient.shape[-2:])
+        self._rank = most if self._whole else numerical_rank(singular, (DROPPED,))
         self._left, self._right = left, transpose(right)
         turned = xp.matmul(transpose(left), xp.matmul(gradient, self._right))
         self._singular = xp.linalg.diagonal(turned)[..., : self._rank]
@@ -270,7 +273,7 @@ class TwinSubspaces:
         xp, W1 = self._xp, constant(self.twin.W1)
         W2, count = constant(self.twin.W2), sum(self._rest_sizes(inside=True))
         eye = xp.eye(count, dtype=W1.dtype, device=api.device(W1))
-        if W1.ndim > 2 or count == 0:
+        if self._whole or count == 0:
             return eye, count
         dB, dA = self._embed_rest(eye, inside=True)
         # Columns Jᵀ S e for every entry e of M: H is zero on whatever is orthogonal to all.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, nonzero
+from hessence._common.arrays import Array, constant, nonzero, requires_gradient
 from hessence.spectra.frames import Frame
 
 
@@ -12,7 +12,8 @@ def eigenvalues(matrix: Array) -> Array:
     """Return the eigenvalues of symmetric matrices (..., k, k), largest first.
 
     Closed forms up to k = 3, which neither overflow nor cancel for entries from 1e-150 to 1e150;
-    the array library's `eigvalsh` beyond.
+    the array library's `eigvalsh` beyond. PyTorch's derivatives are those of its `eigvalsh` for any
+    k, since closed forms have none where eigenvalues or entries vanish or meet.
 
     Examples
     --------
@@ -21,6 +22,9 @@ def eigenvalues(matrix: Array) -> Array:
     array([3., 1.])
     """
     xp = api.array_namespace(matrix)
+    if matrix.shape[-1] > 1 and requires_gradient(matrix):
+        smooth = xp.flip(xp.linalg.eigvalsh(matrix), axis=-1)
+        return eigenvalues(constant(matrix)) + (smooth - constant(smooth))
     match int(matrix.shape[-1]):
         case 1:
             return matrix[..., 0]

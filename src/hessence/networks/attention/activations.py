@@ -45,15 +45,29 @@ class Softmax:
     def along(self, scores: Array, direction: Array, keys: Array) -> tuple[Array, Array, Array]:
         """Return A, A (d − m) and A ((d − m)² − v) with m, v the mean and variance of d under A."""
         xp = api.array_namespace(scores)
-        lowest = xp.min(scores, axis=-1, keepdims=True)
-        top = xp.max(xp.where(keys, scores, lowest + 0 * scores), axis=-1, keepdims=True)
-        shifted = xp.where(keys, scores - top, 0 * scores)
-        raw = xp.where(keys, xp.exp(shifted), 0 * scores)
-        weights = raw / xp.sum(raw, axis=-1, keepdims=True)
-        mean = xp.sum(weights * direction, axis=-1, keepdims=True)
-        gap = direction - mean
+        weights, top = self.weights(scores, keys)
+        gap = from_top(direction, top)
+        gap = gap - xp.sum(weights * gap, axis=-1, keepdims=True)
         spread = xp.sum(weights * gap * gap, axis=-1, keepdims=True)
         return weights, weights * gap, weights * (gap * gap - spread)
+
+    def weights(self, scores: Array, keys: Array) -> tuple[Array, Array]:
+        """Return the softmax, and the place (..., n, 1) of the largest score in each row."""
+        xp = api.array_namespace(scores)
+        seen = xp.where(keys, scores, xp.min(scores, axis=-1, keepdims=True) + 0 * scores)
+        top = xp.argmax(seen, axis=-1, keepdims=True)
+        raw = xp.where(keys, xp.exp(from_top(seen, top)), 0 * scores)
+        return raw / xp.sum(raw, axis=-1, keepdims=True), top
+
+
+def from_top(values: Array, top: Array) -> Array:
+    """Return how far values (..., n) are from that at one place of each row.
+
+    Where a token has nearly all attention, means lie close to it, and what is left of them is small
+    beside the values themselves: seen from that token they keep their digits.
+    """
+    xp = api.array_namespace(values)
+    return values - xp.take_along_axis(values, top, axis=-1)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from hessence.networks.attention._matrix_attention_hessian import (
     MatrixAttentionHessian,
     TokenMoments,
 )
-from hessence.networks.attention.activations import Softmax
+from hessence.networks.attention.activations import Softmax, from_top
 from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
 
 
@@ -105,10 +105,14 @@ class MatrixAttention(AttentionNetwork):
         return float(int(self.W_q.shape[1]) ** -0.5)
 
     def _attention(self, batch: Sequences) -> Array:
+        return self._weights_and_top(batch)[0]
+
+    def _weights_and_top(self, batch: Sequences) -> tuple[Array, Array]:
+        """Return the attention (B, n, n), and where it is largest in each row, (B, n, 1)."""
         xp = api.array_namespace(batch.x)
         queries, keys = xp.matmul(batch.x, self.W_q), xp.matmul(batch.x, self.W_k)
         scores = self._scale * xp.matmul(queries, transpose(keys)) + self.sink * batch.first
-        return Softmax().along(scores, 0 * scores, batch.keys)[0]
+        return Softmax().weights(scores, batch.keys)
 
     def _predict(self, batch: Sequences) -> Array:
         xp = api.array_namespace(batch.x)
@@ -121,14 +125,17 @@ class MatrixAttention(AttentionNetwork):
     def _moments(self, batch: Sequences, loss: PointwiseLoss) -> TokenMoments:
         """Return what the Hessian needs of each of the T tokens."""
         xp = api.array_namespace(batch.x)
-        attention = self._attention(batch)
+        attention, top = self._weights_and_top(batch)
         mean = xp.matmul(attention, batch.x)
         f = xp.matmul(mean, self.W_v)
         counts = batch.weights[..., None]
         first = counts * loss.first(f, batch.y)
         second = loss.second(f, batch.y)
         second = (counts if second.ndim == 3 else counts[..., None]) * second
-        gap = batch.x[:, None, :, :] - mean[:, :, None, :]
+        # Tokens from the one with most attention, then from their mean, (B, n, n, d).
+        tokens = transpose(0 * attention[..., None] + batch.x[:, None, :, :])
+        gap = transpose(from_top(tokens, top[..., None, :] + 0 * top[..., None, :]))
+        gap = gap - xp.sum(attention[..., None] * gap, axis=-2, keepdims=True)
         weighted = attention[..., None] * gap
         # The third moment is only needed along the gradient in h, W_V φ′.
         along = xp.matmul(gap, xp.matmul(first, transpose(self.W_v))[..., None])

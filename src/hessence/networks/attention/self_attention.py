@@ -12,7 +12,7 @@ import array_api_compat as api
 from hessence._common.arrays import Array, floating, require_same_shape, require_shape
 from hessence.data.losses import PointwiseLoss
 from hessence.networks.attention._descent import AttentionDescent
-from hessence.networks.attention.activations import Softmax, as_activation
+from hessence.networks.attention.activations import Softmax, as_activation, from_top
 from hessence.networks.attention.attention_hessian import AttentionBounds, AttentionHessian, Scalars
 from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
 from hessence.networks.scalar.gram import Gram, gram
@@ -169,11 +169,13 @@ class SelfAttention(AttentionNetwork):
         moments: tuple[Any, ...] = (None, None, None)
         if isinstance(self._rows, Softmax):
             xp = api.array_namespace(self.w_q)
-            weights = self._weights_along(batch)[0]
-            tokens = batch.x[:, None, :]
-            mean = xp.sum(weights * tokens, axis=-1)
-            gap = tokens - mean[..., None]
-            moments = (mean, *(xp.sum(weights * gap**k, axis=-1) for k in (2, 3)))
+            scores, _ = self._scores(batch, self._gram.inner, self.sink)
+            weights, top = self._rows.weights(scores, batch.keys)
+            tokens = 0 * scores + batch.x[:, None, :]
+            gap = from_top(tokens, top)
+            gap = gap - xp.sum(weights * gap, axis=-1, keepdims=True)
+            central = (xp.sum(weights * gap**k, axis=-1) for k in (2, 3))
+            moments = (xp.sum(weights * tokens, axis=-1), *central)
         return AttentionStatistics(*first.plus(second), *moments)
 
     def bounds(self, x: Array, y: Array, *, mask: Array = None) -> AttentionBounds:
@@ -199,7 +201,8 @@ class SelfAttention(AttentionNetwork):
         return batch
 
     def _attention(self, batch: Sequences) -> Array:
-        return self._weights_along(batch)[0]
+        scores, direction = self._scores(batch, self._gram.inner, self.sink)
+        return self._rows.along(scores, direction, batch.keys)[0]
 
     def _predict(self, batch: Sequences) -> Array:
         return self.w_v[..., None, None] * self._responses(batch)[0]
@@ -213,12 +216,8 @@ class SelfAttention(AttentionNetwork):
     def _gram(self) -> Gram:
         return gram(self.w_k, self.w_q)
 
-    def _weights_along(
-        self, batch: Sequences, inner: Array = None, sink: Array = None
-    ) -> tuple[Array, Array, Array]:
-        """Return the attention and its first two derivatives in t, (..., sequences, n, n)."""
-        inner = self._gram.inner if inner is None else inner
-        sink = self.sink if sink is None else sink
+    def _scores(self, batch: Sequences, inner: Array, sink: Array) -> tuple[Array, Array]:
+        """Return the scores and their derivative in t, (..., sequences, n, n)."""
         scale = int(self.w_q.shape[-1]) ** -0.5
         direction = scale * batch.x[:, :, None] * batch.x[:, None, :]
         scores = inner[..., None, None, None] * direction
@@ -226,7 +225,7 @@ class SelfAttention(AttentionNetwork):
             scores = scores + self.score_bias
         if sink is not None:
             scores = scores + sink[..., None, None, None] * batch.first
-        return self._rows.along(scores, direction, batch.keys)
+        return scores, 0 * scores + direction
 
     def _responses(
         self, batch: Sequences, inner: Array = None, sink: Array = None
@@ -235,26 +234,27 @@ class SelfAttention(AttentionNetwork):
         xp = api.array_namespace(self.w_q)
         inner = self._gram.inner if inner is None else inner
         sink = self.sink if sink is None else sink
-        tokens = batch.x[:, None, :]
         # Many networks are taken some at a time, so that their attention matrices fit in the cache.
         count = int(inner.shape[0]) if inner.ndim else 1
         rest = max(1, math.prod(inner.shape[1:])) * math.prod(batch.x.shape) * batch.x.shape[1]
         stride = max(1, CACHE // rest)
-        if count <= stride:
-            parts = self._weights_along(batch, inner, sink)
-            h, first, second = (xp.sum(a * tokens, axis=-1) for a in parts)
+        if count > stride:
+            own = [slice(i, min(i + stride, count)) for i in range(0, count, stride)]
+            sinks = [sink if sink is None or not sink.ndim else sink[i, ...] for i in own]
+            some = [
+                self._responses(batch, inner[i, ...], s) for i, s in zip(own, sinks, strict=True)
+            ]
+            h, first, second = (xp.concat(part, axis=0) for part in zip(*some, strict=True))
             return h, first, second
-        some = [
-            self._responses(
-                batch,
-                inner[start : min(start + stride, count), ...],
-                sink[start : min(start + stride, count), ...]
-                if sink is not None and sink.ndim
-                else sink,
-            )
-            for start in range(0, count, stride)
-        ]
-        h, first, second = (xp.concat(list(part), axis=0) for part in zip(*some, strict=True))
+        scores, direction = self._scores(batch, inner, sink)
+        parts = self._rows.along(scores, direction, batch.keys)
+        tokens = moved = 0 * scores + batch.x[:, None, :]
+        if isinstance(self._rows, Softmax):
+            # Weights add up to 1, so that their derivatives see differences of tokens only.
+            moved = from_top(tokens, self._rows.weights(scores, batch.keys)[1])
+        h, first, second = (
+            xp.sum(a * x, axis=-1) for a, x in zip(parts, (tokens, moved, moved), strict=True)
+        )
         return h, first, second
 
     # The loss and its derivatives in (w_V, t), here or at other values of the two.
