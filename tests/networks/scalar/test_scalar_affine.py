@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hessence as hs
-from hessence.networks.scalar import _affine_closed_form as affine_closed_form
+from hessence.networks.scalar import _orthonormal
 from tests.oracle import LOSSES, Case, all_vectors, assert_spectrum, exact_eigenvalues
 from tests.strategies import theorem_cases, typical
 
@@ -93,7 +93,7 @@ def test_where_it_does_not(name, loss):
 
 def both_routes(case, monkeypatch):
     closed = case.hessian_operator.spectrum()
-    monkeypatch.setattr(affine_closed_form.AffineClosedForm, "applies", lambda _: False)
+    monkeypatch.setattr(_orthonormal.Orthonormal, "applies", lambda _: False)
     return closed, case.hessian_operator.spectrum()
 
 

@@ -12,8 +12,8 @@ from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
 from hessence.data.objectives import vector_objective
-from hessence.networks.scalar._affine_hessian import AffineHessian
 from hessence.networks.scalar.network import ScalarNetwork
+from hessence.networks.scalar.vector_hessian import VectorHessian
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,12 +56,10 @@ class ScalarAffine(ScalarNetwork):
 
     def hessian(
         self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse"
-    ) -> AffineHessian:
-        objective = self._objective(self._data(x, y), loss)
-        beta = self._coefficients
-        return AffineHessian(
-            self.w, self.v, self.b, objective.gradient(beta), objective.hessian(beta)
-        )
+    ) -> VectorHessian:
+        objective, beta = self._objective(self._data(x, y), loss), self._coefficients
+        V = api.array_namespace(self.w).stack([self.v, self.b], axis=-2)
+        return VectorHessian(self.w, V, objective.gradient(beta), objective.hessian(beta))
 
     @cached_property
     def _coefficients(self) -> Array:
