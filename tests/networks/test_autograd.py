@@ -1,11 +1,17 @@
-"""Gradients of eigenvalues through PyTorch, against central differences of LAPACK's eigenvalues."""
+"""Gradients of eigenvalues through PyTorch, against differences and perturbation theory."""
+
+import itertools
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+import hessence as hs
+from tests import attention_oracle
 from tests.oracle import KINDS, LOSSES, OWN, Case
-from tests.strategies import typical
+from tests.strategies import cases, typical
 
 STEP = 1e-5
 DIAGONAL = np.kron(np.eye(2), [[1.0], [-2.0]])
@@ -124,3 +130,104 @@ def test_a_batch_of_gradients():
         weights = {"w": w[i].detach().numpy().copy(), "v": case.weights["v"]}
         numeric = differences(Case("ScalarLinear", weights, case.x, case.y), "w")[:, 0]
         np.testing.assert_allclose(gradient[i], numeric, rtol=1e-6, atol=2e-7)
+
+
+# Perturbation theory: the derivative of a simple eigenvalue with eigenvector z is zᵀ dH z, with H
+# from autodiff of the loss.
+
+
+def assert_perturbed(make, cost, theta):
+    """Compare the gradients of all simple eigenvalues, at any point, however degenerate."""
+    theta = theta.clone().requires_grad_()
+    values = make(theta).spectrum().eigenvalues
+    (first,) = torch.autograd.grad(cost(theta), theta, create_graph=True)
+    rows = [torch.autograd.grad(g, theta, create_graph=True)[0] for g in first]
+    dense = torch.stack(rows)
+    exact, vectors = torch.linalg.eigh(dense.detach())
+    size = float(exact.abs().max())
+    for i in range(len(exact)):
+        gaps = (exact - exact[i]).abs()
+        gaps[i] = size
+        if float(gaps.min()) < 1e-3 * size or size == 0:
+            continue
+        z = vectors[:, i]
+        moved = z @ dense @ z
+        expected = torch.zeros_like(theta)
+        if moved.requires_grad:
+            found = torch.autograd.grad(moved, theta, retain_graph=True, allow_unused=True)[0]
+            expected = expected if found is None else found
+        (mine,) = torch.autograd.grad(values.flip(0)[i], theta, retain_graph=True)
+        scale = max(float(expected.abs().max()), size) * size / float(gaps.min())
+        torch.testing.assert_close(mine, expected, rtol=0, atol=1e-11 * scale)
+
+
+@given(st.data())
+def test_any_scalar_network(data):
+    case = data.draw(cases(data.draw(st.sampled_from(list(KINDS))), data.draw(LOSS)))
+    if case.kind == "ScalarReLU" and (case.weights["v"] == 0).any():
+        case.weights["v"][case.weights["v"] == 0] = 0.5
+
+    def make(theta):
+        order, shape = KINDS[case.kind].order, np.shape(next(iter(case.weights.values())))
+        pieces = dict(zip(order, torch.reshape(theta, (len(order), *shape)), strict=True))
+        loss = OWN.get(case.loss, case.loss)
+        return (
+            KINDS[case.kind]
+            .make(**pieces)
+            .hessian(torch.tensor(case.x), torch.tensor(case.y), loss)
+        )
+
+    assert_perturbed(make, lambda theta: case.cost(case.outputs(theta)), case.theta)
+
+
+LOSS = st.sampled_from(["mse", "mse", "logistic", "own"])
+SHORT = st.sampled_from([0.0, 1.0, -1.0, 0.5])
+
+
+@given(st.data())
+def test_any_attention(data):
+    """w_Q = ±w_K, zero weights and a perfect fit among them."""
+    w_v, a, b = (data.draw(SHORT) for _ in range(3))
+    q = np.asarray([a, b])
+    k = data.draw(st.sampled_from([q, -q, 0 * q, q[::-1], [*q, 0.25, 0.5]]))
+    x = np.asarray([[1.0, -0.5, 2.0], [0.5, 1.5, -1.0]])
+    net = hs.SelfAttention(w_v, q, k)
+    y = np.asarray(net(x)) if data.draw(st.booleans()) else x[:, ::-1].copy()
+    theta = torch.tensor(np.asarray(net.parameters()))
+
+    def make(theta):
+        parts = hs.SelfAttention(theta[0], theta[1:3], theta[3:])
+        return parts.hessian(torch.tensor(x), torch.tensor(y))
+
+    def cost(theta):
+        return attention_oracle.cost(attention_oracle.outputs(theta, x, None), y, None, "mse")
+
+    assert_perturbed(make, cost, theta)
+
+
+@pytest.mark.parametrize("dims", [(2, 3, 1), (2, 3, 2), (2, 2, 2, 2)])
+def test_linear_networks_at_a_perfect_fit(dims):
+    """The Gauss–Newton part has the same eigenvalues there, and other derivatives."""
+    rng = np.random.default_rng(0)
+    net = hs.DeepLinear([rng.normal(size=(b, a)) for a, b in itertools.pairwise(dims)])
+    x = rng.normal(size=(6, dims[0]))
+    y = np.asarray(net(x))
+
+    def layers(theta):
+        found, start = [], 0
+        for a, b in itertools.pairwise(dims):
+            found.append(theta[start : start + a * b].reshape(b, a))
+            start += a * b
+        return found
+
+    def cost(theta):
+        f = torch.tensor(x)
+        for w in layers(theta):
+            f = f @ w.T
+        return ((f - torch.tensor(y)) ** 2).sum() / (2 * len(x))
+
+    assert_perturbed(
+        lambda theta: hs.DeepLinear(layers(theta)).hessian(torch.tensor(x), torch.tensor(y)),
+        cost,
+        torch.tensor(np.asarray(net.parameters())),
+    )

@@ -18,6 +18,7 @@ from hessence.networks.linear._pairs import Pairs
 from hessence.networks.linear._products import LinearProducts
 from hessence.networks.linear._top import top_of_batch, top_of_twin
 from hessence.networks.linear.range_reduction import RangeReduction, range_size
+from hessence.networks.scalar.vector_hessian import VectorHessian
 from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK, Subspaces
@@ -42,8 +43,11 @@ class LinearHessian(LinearProducts):
 
     @cached_property
     def solved(self) -> bool:
-        """Whether the Gauss–Newton part is all there is, to rounding of its largest eigenvalue."""
-        if self.part != "hessian":
+        """Whether the Gauss–Newton part is all there is, to rounding of its largest eigenvalue.
+
+        Its eigenvalues have other derivatives, so that it never is where PyTorch records.
+        """
+        if self.part != "hessian" or requires_gradient(self.gradient, *self.weights):
             return self.part == "ggn"
         xp, share = api.array_namespace(self.gradient), SOLVED * epsilon(self.gradient)
         # A single block of the functional part first, which is quick: most are not at a solution.
@@ -56,7 +60,8 @@ class LinearHessian(LinearProducts):
         """Return all eigenvalues and eigenvectors, by the cheapest exact route that applies.
 
         The Gauss–Newton part, which is all there is at a solution, needs the d_0 d_L matrix at
-        most. Two layers go to the narrow twin. Deeper networks are tried for alignment, and else
+        most. Two layers go to the narrow twin, or to the closed form of one output on orthonormal
+        inputs. Deeper networks are tried for alignment, and else
         restricted to the range of their Hessian.
 
         Raises
@@ -79,6 +84,9 @@ class LinearHessian(LinearProducts):
             except TooLargeError as error:
                 too_large = error
         if len(self.weights) == 2:
+            closed = self._of_orthonormal_inputs()
+            if closed is not None:
+                return closed
             twin = twin_of(self)
             if twin.bound <= LARGEST_BLOCK:
                 return Spectrum(twin_families(self, twin), "narrow twin", operator=self)
@@ -104,6 +112,26 @@ class LinearHessian(LinearProducts):
             f"matter, more than the {LARGEST_BLOCK} that a dense solver is given; call H.top(k) "
             "for the extreme eigenvalues, or H.ggn.spectrum()."
         )
+
+    def _of_orthonormal_inputs(self) -> Spectrum | None:
+        """Return the closed form of one output, where the first layer is orthonormal."""
+        first, second = self.weights
+        if second.shape[0] > 1 or self.part != "hessian":
+            return None
+        if not isinstance(self.loss_hessian, Separable):
+            return None
+        delta, variance = self.gradient[0, :], self.loss_hessian.variance
+        H = VectorHessian(second[0, :], transpose(first), delta, variance)
+        if not H.closed:
+            return None
+
+        def by_unit(vectors: Array) -> Array:
+            xp, (m, inputs) = api.array_namespace(vectors), first.shape
+            of_first = xp.reshape(vectors[:-m, :], (inputs, m, -1))
+            turned = xp.reshape(xp.permute_dims(of_first, (1, 0, 2)), (inputs * m, -1))
+            return xp.concat([turned, vectors[-m:, :]], axis=0)
+
+        return H.spectrum().mapped(by_unit, 1.0)
 
 
 def twin_of(H: LinearHessian) -> TwinSubspaces:

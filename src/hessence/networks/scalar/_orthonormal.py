@@ -181,7 +181,7 @@ class Orthonormal:
         curved = constant(self.H.loss_hessian) - s * eye
         across = constant(xp.matmul(self._turned, self.H.w[..., None]))[..., 1:, :]
         across = xp.concat([across, 0 * nu], axis=-2)
-        return tuple(xp.max(xp.abs(a), axis=(-2, -1)) for a in (curved, rows, across))  # type: ignore[return-value]
+        return tuple(xp.max(xp.abs(a), axis=(-2, -1)) for a in (curved, rows, across))
 
     @cached_property
     def _turn(self) -> Array:

@@ -6,8 +6,8 @@ and Hessian S in it. With :math:`v_d` the columns of V,
 .. math:: d^2\ell = d\beta^\top S\, d\beta + 2 \langle dw, \textstyle\sum_d \delta_d\, dv_d \rangle,
           \quad d\beta_d = \langle dw, v_d\rangle + \langle w, dv_d\rangle.
 
-This is the narrow twin of the product :math:`w^\top V`. Where the assumptions of the paper hold, its
-block splits further (:mod:`hessence.networks.scalar._orthonormal`).
+This is the narrow twin of the product :math:`w^\top V`. Where the columns of V are orthonormal and
+the data white, its block splits further (:mod:`hessence.networks.scalar._orthonormal`).
 """
 
 from __future__ import annotations
@@ -71,20 +71,26 @@ class VectorHessian(Hessian):
         return xp.vecdot(swap, self.gradient) + xp.sum(both * transpose(both), axis=(-2, -1))
 
     def spectrum(self) -> Spectrum:
-        closed = Orthonormal(self)
+        closed, defect = Orthonormal(self), 0.0
         match self.part:
             case "functional":
-                return Spectrum(closed.functional(), "closed form", operator=self)
+                families = closed.functional()
             case "ggn":
-                return Spectrum(closed.ggn(), "closed form", operator=self)
-        if closed.applies():
-            defect = closed.neglected()
-            return Spectrum(closed.hessian(), "closed form", operator=self, defect=defect)
-        return Spectrum(self._twin_families(), "narrow twin", operator=self)
+                families = closed.ggn()
+            case _ if self.closed:
+                families, defect = closed.hessian(), closed.neglected()
+            case _:
+                return Spectrum(self._twin_families(), "narrow twin", operator=self)
+        return Spectrum(families, "closed form", operator=self, defect=defect)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the assumptions of the closed form hold, to rounding."""
+        return Orthonormal(self).applies()
 
     def times(self, columns: Array) -> Array:
         xp = api.array_namespace(self.w)
-        *batch, inputs, m = self.V.shape
+        *_batch, inputs, m = self.V.shape
         dV = xp.reshape(columns[..., :-m, :], (*columns.shape[:-2], inputs, m, columns.shape[-1]))
         dw = columns[..., None, -m:, :]
         w, V = self.w[..., None, :, None], self.V[..., None]
