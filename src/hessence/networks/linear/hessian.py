@@ -61,8 +61,8 @@ class LinearHessian(LinearProducts):
 
         The Gauss–Newton part, which is all there is at a solution, needs the d_0 d_L matrix at
         most. Two layers go to the narrow twin, or to the closed form of one output on orthonormal
-        inputs. Deeper networks are tried for alignment, and else
-        restricted to the range of their Hessian.
+        inputs. Deeper networks are tried for alignment, and else restricted to the range of their
+        Hessian.
 
         Raises
         ------
