@@ -87,6 +87,7 @@ class CellReduction:
         self._find_flat()
         self._rest = Layout(self._without_parts(self.weights))
         self.size = self._rest.size + sum(twin.size for twin in self._twins)
+        del self._gradient  # which may hold on to a model
 
     @property
     def cells(self) -> list[Numbers]:

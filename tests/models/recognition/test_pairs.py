@@ -228,7 +228,7 @@ def added(hidden, layer):
     return layer(hidden) + hidden[:, :2]
 
 
-NO_PAIR = "it has no two Linear layers with nothing between them"
+NO_PAIR = "it has no two Linear layers with nothing or a ReLU between them"
 
 REFUSALS = {
     "the hidden layer": (
@@ -242,7 +242,7 @@ REFUSALS = {
         lambda: Custom(lambda m, x: m.net[1](torch.tanh(m.net[0](x)))), NO_PAIR
     ),
     "something in place": (
-        lambda: Custom(lambda m, x: m.net[1](m.net[0](x).relu_())), NO_PAIR
+        lambda: Custom(lambda m, x: m.net[1](m.net[0](x).tanh_())), NO_PAIR
     ),
     "a second use of what is between": (
         lambda: Custom(lambda m, x: added(m.net[0](x), m.net[1])), NO_PAIR
@@ -258,12 +258,12 @@ REFUSALS = {
     "a large rest": (
         lambda: nn.Sequential(linear(2, 9), linear(9, 2), nn.Tanh(), linear(2, 700), nn.Tanh(),
                               linear(700, 2)),
-        "with one layer in place of each two of '0', '1' the model still has 3510 parameters, more",
+        r"with one unit for each cell between layers '0', '1' the model still has \d+ parameters",
     ),
     "a large twin": (
         lambda: nn.Sequential(linear(2, 40), nn.Tanh(), linear(40, 500), linear(500, 40),
                               nn.Tanh()),
-        r"the narrow twin of layers '2', '3' leaves an eigenproblem of size \d+, more than",
+        "with as few units between layers '2', '3' as they need, an eigenproblem of size 6680 is",
     ),
 }  # fmt: skip
 

@@ -32,20 +32,20 @@ OTHER_USES = {
 def test_what_a_layer_makes_has_other_uses(name):
     torch.manual_seed(0)
     model = Custom(lambda m, x: OTHER_USES[name](m, x, m.net[0](x)))
-    assert read(model, torch.randn(100, 2, **torch_double)).runs == []
+    assert read(model, torch.randn(100, 2, **torch_double)).pairs == []
 
 
 def test_a_model_may_return_more_than_one_tensor():
     model = Custom(lambda m, x: (m.net[1](m.net[0](x)), x, None, 3.0))
-    (run,) = read(model, torch.randn(100, 2, **torch_double)).runs
-    assert [layer.name for layer in run] == ["net.0", "net.1"]
+    (pair,) = read(model, torch.randn(100, 2, **torch_double)).pairs
+    assert pair.names == ["net.0", "net.1"]
 
 
 def test_a_model_is_watched_with_few_samples():
     seen = []
     model = Custom(lambda m, x: (seen.append(len(x)), torch.tanh(m.net[1](m.net[0](x))))[1])
-    (run,) = read(model, torch.randn(1000, 2, **torch_double)).runs
-    assert [layer.name for layer in run] == ["net.0", "net.1"]
+    (pair,) = read(model, torch.randn(1000, 2, **torch_double)).pairs
+    assert pair.names == ["net.0", "net.1"]
     assert seen == [64]
 
 

@@ -302,7 +302,7 @@ class Doubled(nn.Linear):
 
 
 X2 = torch.ones(3, 2, dtype=torch.float64)
-NO_PAIR = "it has no two Linear layers with nothing between them"
+NO_PAIR = "it has no two Linear layers with nothing or a ReLU between them"
 
 REFUSALS = {
     "a hook": (hooked, X2, "layer '1' has hooks"),
@@ -321,8 +321,8 @@ REFUSALS = {
         X2,
         f"layer '1' is a Tanh, and {NO_PAIR}",
     ),
-    "a wide ReLU": (
-        lambda: nn.Sequential(linear(2, 9), nn.ReLU(), linear(9, 2)), X2, "layer '1' is a ReLU"
+    "a clipped ReLU": (
+        lambda: nn.Sequential(linear(2, 9), nn.ReLU6(), linear(9, 2)), X2, "layer '1' is a ReLU6"
     ),
     "too many products": (
         lambda: chain(60, 2000, 60), torch.ones(3, 60, dtype=torch.float64), "TwoLayerLinear: "

@@ -18,6 +18,7 @@ from hessence.models.data import gather, is_sample_pair, merged, parallel
 from hessence.models.model_layers import has_hooks
 from hessence.models.model_matrices import ModelHessian, hessian
 from hessence.models.recognition._program import Layer, Program, Relu, Skip, Steps, features, read
+from hessence.spectra.spectrum import Spectrum
 
 VARIABLES = 2048
 """In how many variables a loss is differentiated twice: each takes a pass over the data."""
@@ -46,6 +47,22 @@ class Reason:
         hint = f"; {self.hint}" if self.hint else ""
         text = f"{rule}{self.reason}{hint}"
         return text if text.endswith(".") else f"{text}."
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """A model's spectrum, exactly.
+
+    Attributes
+    ----------
+    why : Reason
+        The network that the model is, or the layers whose twin was taken, and the theorem.
+    spectrum : Spectrum
+        All eigenvalues and eigenvectors, in the order of ``model.parameters()``.
+    """
+
+    why: Reason
+    spectrum: Spectrum
 
 
 class NotRecognised(Exception):  # noqa: N818 - an ordinary answer, not a mistake of the user's

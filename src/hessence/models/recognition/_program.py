@@ -5,9 +5,9 @@ of a PyTorch function is looked at: calls of ``linear`` with the model's own par
 sums ``h + g(h)`` with what they started from. From these follow
 
 - the *steps* from the data to the prediction, if there is nothing else on the way;
-- the *runs* of linear layers of which each takes what the one before has made, as it is, while
-  nothing else takes it. The graph that PyTorch records must say so too: it knows what compiled
-  functions take, and what the model returns.
+- the *pairs* of linear layers of which the second takes what the first has made, as it is or
+  after an activation of two slopes, while nothing else takes it. The graph that PyTorch records
+  must say so too: it knows what compiled functions take, and what the model returns.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
+
+from hessence.models.recognition._slopes import activation
 
 SAMPLES = 64
 """How many samples the model is watched with."""
@@ -49,6 +51,20 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """Two linear layers, and the name of the activation between them, if there is one."""
+
+    first: Layer
+    second: Layer
+    activation: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the layers."""
+        return [self.first.name, self.second.name]
+
+
+@dataclass(frozen=True)
 class Relu:
     """max(h, 0)."""
 
@@ -71,14 +87,14 @@ class Program:
     ----------
     steps : tuple or None
         The steps from the data to the prediction; None if there is something else among them.
-    runs : list of list of Layer
-        Two or more linear layers each, in the order in which they act.
+    pairs : list of Pair
+        Linear layers that always follow one another, in the order in which they act.
     obstacle : str or None
         The first thing other than a linear layer that acts on what depends on the parameters.
     """
 
     steps: Steps | None
-    runs: list[list[Layer]]
+    pairs: list[Pair]
     obstacle: str | None
 
 
@@ -105,11 +121,11 @@ def _watched(model: nn.Module, inputs: Tensor) -> Program:
     with torch.enable_grad(), watch.naming(model), watch:
         output = model(inputs.clone())
     leaves = tree_leaves(output)
-    runs = []
+    pairs = []
     # In an object there may be anything; then no layer is known to have no other use.
     if all(leaf is None or isinstance(leaf, (Tensor, str, int, float)) for leaf in leaves):
-        runs = watch.runs(_uses([leaf for leaf in leaves if isinstance(leaf, Tensor)]))
-    return Program(watch.steps(output), runs, watch.obstacle)
+        pairs = watch.pairs(_uses([leaf for leaf in leaves if isinstance(leaf, Tensor)]))
+    return Program(watch.steps(output), pairs, watch.obstacle)
 
 
 def _uses(results: list[Tensor]) -> Counter[Any]:
@@ -136,12 +152,16 @@ class _Path:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of a linear layer: what it took and made, and the node of the graph."""
+    """A call of a linear layer: what it took and made, and the node of the graph.
+
+    With an activation that is all that takes what the layer has made, it is what both make.
+    """
 
     layer: Layer
     taken: Key
     made: Key
     node: Any
+    activation: str | None = None
 
 
 class _Input(TorchFunctionMode):  # type: ignore[misc]
@@ -176,6 +196,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
     parameters: Mapping[int, str]
     obstacle: str | None = None
     _calls: list[_Call] = field(default_factory=list)
+    _activated: dict[Key, tuple[str, Key, Any]] = field(default_factory=dict)
     _paths: dict[Key, _Path] = field(default_factory=dict)
     _uses: Counter[Key] = field(default_factory=Counter)
     _other_uses: set[str] = field(default_factory=set)
@@ -222,6 +243,9 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
                 path = _sum(paths, args) if name in ("add", "add_") and not kwargs else None
                 if name in ("relu", "relu_"):
                     path = _rectified(paths)
+                kind = activation(func, args, kwargs)
+                if kind is not None:
+                    self._activated[keys[0]] = kind, _key(made[0]), made[0].grad_fn
                 if path is not None:
                     self._paths[_key(made[0])] = path
                 if path is None or path.steps[-1:] == (Relu(),):
@@ -264,43 +288,46 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
         uses = Counter(name for call in self._calls for name in call.layer.parameters)
         return path.steps if set(uses.values()) == {1} else None
 
-    def runs(self, recorded: Counter[Any]) -> list[list[Layer]]:
-        """Return the runs of layers that always follow one another, and have no other use.
+    def pairs(self, recorded: Counter[Any]) -> list[Pair]:
+        """Return the pairs of layers that always follow one another, and have no other use.
 
         Parameters
         ----------
         recorded : Counter
             How many nodes of the graph take what each node makes.
         """
-        maker = {call.made: call for call in self._calls}
-        calls = Counter(call.layer for call in self._calls)
+        made_by = [self._with_activation(call, recorded) for call in self._calls]
+        maker = {call.made: call for call in made_by}
+        calls = Counter(call.layer for call in made_by)
         owners = Counter(name for layer in calls for name in layer.parameters)
         uses, nodes = Counter[Layer](), Counter[Layer]()
-        for call in self._calls:
+        for call in made_by:
             uses[call.layer] += self._uses[call.made]
             nodes[call.layer] += recorded[call.node]
         steps = Counter(
-            (maker[call.taken].layer, call.layer) for call in self._calls if call.taken in maker
+            Pair(before.layer, call.layer, before.activation)
+            for call in made_by
+            if (before := maker.get(call.taken)) is not None
         )
         clean = {
             layer for layer in calls
             if not self._other_uses & set(layer.parameters)
             and all(owners[name] == 1 for name in layer.parameters)
         }  # fmt: skip
-        follower = {
-            first: second
-            for (first, second), count in steps.items()
-            if count == calls[first] == calls[second] == uses[first] == nodes[first]
-            and {first, second} <= clean
-        }
-        runs = []
-        for layer in calls:
-            if layer in follower and layer not in follower.values():
-                run = [layer]
-                while run[-1] in follower:
-                    run.append(follower[run[-1]])
-                runs.append(run)
-        return runs
+        return [
+            pair
+            for pair, count in steps.items()
+            if count == calls[pair.first] == calls[pair.second]
+            and count == uses[pair.first] == nodes[pair.first]
+            and {pair.first, pair.second} <= clean
+        ]
+
+    def _with_activation(self, call: _Call, recorded: Counter[Any]) -> _Call:
+        found = self._activated.get(call.made)
+        if found is None or self._uses[call.made] != 1 or recorded[call.node] != 1:
+            return call
+        name, made, node = found
+        return replace(call, activation=name, made=made, node=node)
 
 
 def _key(tensor: Tensor) -> Key:

@@ -2,7 +2,7 @@
 
 A table of rules, read from top to bottom, maps what a model was seen to do to the network whose
 theorem gives its Hessian. What no rule for whole models covers may still have a narrow twin
-(:mod:`hessence.models.recognition._pairs`).
+(:mod:`hessence.models.recognition._cells`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ import numpy as np
 import torch
 
 from hessence.models.model_matrices import ModelHessian
-from hessence.models.recognition._candidate import Candidate, NotRecognised, Reason
+from hessence.models.recognition._candidate import (
+    Candidate,
+    NotRecognised,
+    Reason,
+    Recognition,
+)
+from hessence.models.recognition._cells import TWIN, by_cells
 from hessence.models.recognition._chains import (
     affine_chain,
     linear_chain,
@@ -23,29 +29,12 @@ from hessence.models.recognition._chains import (
     scalar_linear,
     scalar_relu,
 )
-from hessence.models.recognition._pairs import by_twin, twin_layers
 from hessence.spectra.spectrum import Spectrum
 
 __all__ = ["NotRecognised", "Recognition", "exact_spectrum", "recognise"]
 
 AGREEMENT = {torch.float64: 1e-8, torch.float32: 2e-4}
 """How far an exact product may be from that of automatic differentiation, relative."""
-
-
-@dataclass(frozen=True)
-class Recognition:
-    """A model's spectrum, exactly.
-
-    Attributes
-    ----------
-    why : Reason
-        The network that the model is, or the layers whose twin was taken, and the theorem.
-    spectrum : Spectrum
-        All eigenvalues and eigenvectors, in the order of ``model.parameters()``.
-    """
-
-    why: Reason
-    spectrum: Spectrum
 
 
 def exact_spectrum(H: ModelHessian) -> Spectrum:
@@ -101,8 +90,9 @@ def recognise(H: ModelHessian) -> Recognition:
     ``ResidualLinear``  x + W2 W1 x, any loss
     ``DeepLinear``      any other number of linear layers W, or residual ones h + W h, the first
                         with or without a bias, any loss
-    narrow twin         a wide pair of linear layers in any model, the second right after the first,
-                        with or without biases, any loss
+    narrow twin, cells  a pair of linear layers in any model, with or without biases, the second
+                        right after the first, or with a ReLU, leaky ReLU, ``abs`` or a PReLU of one
+                        slope between them, and more units there than they need, any loss
     ``DeepLinear``      any number of linear or residual layers with any biases, perhaps in one skip
                         connection x + g(x), any loss
     ==================  ==========================================================================
@@ -119,7 +109,7 @@ def recognise(H: ModelHessian) -> Recognition:
     Examples
     --------
     >>> import torch, hessence as hs
-    >>> from torch.nn import Linear, MSELoss, ReLU, Sequential
+    >>> from torch.nn import Linear, MSELoss, ReLU, Sequential, Tanh
     >>> _ = torch.manual_seed(0)
     >>> model = Sequential(Linear(1, 100, bias=False), ReLU(), Linear(100, 1, bias=False))
     >>> x, y = torch.randn(50, 1), torch.randn(50, 1)
@@ -131,10 +121,14 @@ def recognise(H: ModelHessian) -> Recognition:
     >>> found = recognise(hs.hessian(model, (x, torch.randn(50, 3)), MSELoss()))
     >>> found.why.rule, [(s.label, s.multiplicity) for s in found.spectrum["bulk"][:3]]
     ("narrow twin of layers '0', '1'", [('bulk/0/0', 492), ('bulk/0/1', 492), ('bulk/0/2', 492)])
-    >>> model = Sequential(Linear(4, 3), ReLU(), Linear(3, 1))
+    >>> x, y, model = x[:9], y[:9], Sequential(Linear(4, 90), ReLU(), Linear(90, 1))
+    >>> found = recognise(hs.hessian(model, (x, y), MSELoss()))
+    >>> found.why.rule, found.spectrum.method
+    ("cells of layers '0', '2'", 'cells')
+    >>> model = Sequential(Linear(4, 3), Tanh(), Linear(3, 1))
     >>> recognise(hs.hessian(model, (x, y), MSELoss()))
     Traceback (most recent call last):
-    hessence.models.recognition._candidate.NotRecognised: ... layer '1' is a ReLU, and ...
+    hessence.models.recognition._candidate.NotRecognised: ... layer '1' is a Tanh, and ...
     """
     candidate = Candidate.of(H)
     refusals = {}
@@ -145,8 +139,8 @@ def recognise(H: ModelHessian) -> Recognition:
             except NotRecognised as refusal:
                 refusals[rule] = refusal
     # A refusal by a rule for the whole model is more informative than the twin's.
-    twin = refusals.pop(TWIN)
-    raise next(iter(refusals.values()), twin)
+    cells = refusals.pop(BY_CELLS)
+    raise next(iter(refusals.values()), cells)
 
 
 @dataclass(frozen=True)
@@ -160,24 +154,21 @@ class Rule:
     kinds : str
         A regular expression for the steps of the model, see ``Candidate.kinds``.
     spectrum : callable
-        Returns the exact spectrum of a candidate.
+        Returns the exact spectrum of a candidate, or a ``Recognition`` that says more of it.
     theorem : str
         Why it is exact.
     scalar : bool
         Whether the rule is for one input and one output.
     squared : bool
         Whether it is for the squared error alone.
-    layers : callable, optional
-        Returns the names of the layers that the rule is about, if not all.
     """
 
     network: str
     kinds: str
-    spectrum: Callable[[Candidate], Spectrum]
+    spectrum: Callable[[Candidate], Spectrum | Recognition]
     theorem: str
     scalar: bool = False
     squared: bool = False
-    layers: Callable[[Candidate], list[str]] | None = None
 
     def fits(self, candidate: Candidate) -> bool:
         """Whether the rule is for this model and its loss."""
@@ -190,25 +181,18 @@ class Rule:
     def apply(self, candidate: Candidate) -> Recognition:
         """Solve for the spectrum, or say why that cannot be done."""
         try:
-            spectrum = self.spectrum(candidate)
+            found = self.spectrum(candidate)
         except NotRecognised:
             raise
         except Exception as error:
             # What a network refuses, or a model whose forward does not work for a twin.
             raise NotRecognised(str(error), rule=self.network) from error
-        of = ", ".join(map(repr, self.layers(candidate))) if self.layers else ""
-        name = f"{self.network} of layers {of}" if of else self.network
-        return Recognition(Reason(self.theorem, rule=name), spectrum)
+        if isinstance(found, Recognition):
+            return found
+        return Recognition(Reason(self.theorem, rule=self.network), found)
 
 
-TWIN = Rule(
-    "narrow twin",
-    ".*",
-    by_twin,
-    "hidden directions that neither layer of a pair uses give a bulk ±σᵢ(∂loss/∂M), M the product "
-    "of the two; the rest is a network of the width that they use",
-    layers=twin_layers,
-)
+BY_CELLS = Rule("narrow twin", ".*", by_cells, TWIN)
 
 DEEP = (
     "the loss depends on the layers only through their product, and directions that do not change "
@@ -240,10 +224,10 @@ RULES = (
         scalar=True,
         squared=True,
     ),
-    Rule("TwoLayerLinear", "[al]l", linear_chain, TWIN.theorem, squared=True),
-    Rule("ResidualLinear", r"\(ll\)", linear_chain, TWIN.theorem),
+    Rule("TwoLayerLinear", "[al]l", linear_chain, TWIN, squared=True),
+    Rule("ResidualLinear", r"\(ll\)", linear_chain, TWIN),
     Rule("DeepLinear", "[alAL]|[AL]l|[alAL]L|[alAL][lL]{2,}", linear_chain, DEEP),
-    TWIN,
+    BY_CELLS,
     Rule("DeepLinear", r"[alAL]+|\([alAL]+\)", affine_chain, DEEP),
 )
 """Which network a model is: the first rule that fits and is not too large."""

@@ -1,0 +1,221 @@
+r"""Hidden layers with more units than they need, inside a PyTorch model.
+
+Two linear layers with nothing between them, :math:`A` (K × m) after :math:`B` (m × D), reach the
+loss only through :math:`M = AB`; a bias of the first is a column more of B. With a ReLU or another
+activation of two slopes between them, the same holds for every *cell*, the units that are positive
+for the same samples. So the model has a narrow twin (:mod:`hessence.networks.cells`): the Hessian
+is that of a model with fewer hidden units, beside a bulk and zeros that are known exactly.
+
+Both come from small models in the place of the large one: the gradient in M is that of the model in
+which M and the identity stand for B and A, and the matrix of the twin comes from products with the
+twin's own Hessian. Neither sees the width m. All that the layers' neighbours do, and all other
+parameters, such as the slope of a PReLU, stay as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hessence._common.arrays import Numbers
+from hessence._common.messages import warn
+from hessence.models.data import gather, parallel
+from hessence.models.recognition._candidate import (
+    VARIABLES,
+    Candidate,
+    NotRecognised,
+    Reason,
+    Recognition,
+)
+from hessence.models.recognition._program import Pair
+from hessence.models.recognition._slopes import FixedSlopes, SignRecord
+from hessence.networks.cells import CellReduction
+from hessence.networks.hidden_layers import HiddenLayer, Layout, Weights, cells_of
+from hessence.networks.scalar.scalar_relu import KinkWarning
+from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import LARGEST_BLOCK
+
+CHUNK = 256
+"""How many columns are multiplied with the Hessian of a narrow model at a time."""
+
+TWIN = (
+    "hidden directions that neither layer of a pair uses give a bulk ±σᵢ(∂loss/∂M), M the product "
+    "of the two; the rest is a network of the width that they use"
+)
+CELLS = (
+    "units that are positive for the same samples are a narrow network of their own, with a bulk "
+    "±σᵢ(∂loss/∂M), M the product of its two weights"
+)
+
+
+def by_cells(candidate: Candidate) -> Recognition:
+    """Return the spectrum of a model with hidden layers that have more units than they need.
+
+    Raises
+    ------
+    NotRecognised
+        If there is no such layer, or what is left is too large.
+    """
+    pairs = candidate.program.pairs
+    if not pairs:
+        found = candidate.program.obstacle
+        raise NotRecognised(
+            f"the model is none of the solvable networks{f': {found}' if found else ''}, and it "
+            "has no two Linear layers with nothing or a ReLU between them"
+        )
+    model = _Cells(candidate, pairs)
+    model.require_few()
+    reduction = CellReduction(candidate.parameters, model.layers, model.gradient)
+    shrunk = [
+        pair
+        for pair, before, after in zip(pairs, model.layers, reduction.layers, strict=True)
+        if len(after.cells) < len(before.cells)
+    ]
+    names = ", ".join(dict.fromkeys(repr(name) for pair in shrunk for name in pair.names))
+    if not shrunk:
+        raise NotRecognised(_need_all(candidate, pairs))
+    if reduction.bound > LARGEST_BLOCK:
+        raise NotRecognised(
+            f"with as few units between layers {names} as they need, an eigenproblem of size "
+            f"{reduction.bound} is left, more than the {LARGEST_BLOCK} that a dense solver is given"
+        )
+    if model.kinks:
+        warn(
+            f"{model.kinks} hidden unit(s) sit at the kink of their activation for a sample, where "
+            "there is no Hessian; their slope there counts as autodiff has it.",
+            KinkWarning,
+        )
+    active = any(pair.activation is not None for pair in shrunk)
+    method, theorem = ("cells", CELLS) if active else ("narrow twin", TWIN)
+    inside, *outside = reduction.families()
+    if reduction.size:
+        # Formed here, once, so that the spectrum does not hold on to the narrow model.
+        inside = replace(inside, matrix=model.matrix(reduction))
+    spectrum = Spectrum([inside, *outside], method)
+    return Recognition(Reason(theorem, rule=f"{method} of layers {names}"), spectrum)
+
+
+class _Cells:
+    """The hidden layers of a model with their cells, and the models of other widths."""
+
+    def __init__(self, candidate: Candidate, pairs: list[Pair]) -> None:
+        self._candidate, self._pairs = candidate, pairs
+        self._active = [i for i, pair in enumerate(pairs) if pair.activation is not None]
+        self._members: dict[int, Numbers] = {}
+        self.kinks = 0
+        patterns = self._patterns()
+        self.layers = []
+        for i, pair in enumerate(pairs):
+            units = len(candidate.parameters[pair.first.weight])
+            cells: Numbers = np.zeros(units, dtype=int)
+            dead: Numbers | None = None
+            if i in patterns:
+                cells, self._members[i] = cells_of(patterns[i])
+                never: Numbers = (patterns[i][:, self._members[i]] == 0).all(axis=0)
+                dead = never & (pair.activation == "relu")
+            first = pair.first
+            self.layers.append(
+                HiddenLayer(first.weight, first.bias, pair.second.weight, first.name, cells, dead)
+            )
+
+    def _patterns(self) -> dict[int, Numbers]:
+        """Return which hidden units are positive for which samples, as bits, by layer."""
+        candidate, kinks = self._candidate, 0
+        found: dict[int, list[Numbers]] = {i: [] for i in self._active}
+        if not found:
+            return {}
+        own = dict(candidate.model.named_parameters())
+        weights = [own[self._pairs[i].first.weight] for i in self._active]
+        biased = [self._pairs[i].first.bias is not None for i in self._active]
+        for inputs, _ in candidate.batches:
+            record = SignRecord(weights, biased)
+            with torch.no_grad(), record:
+                candidate.model(inputs.clone())
+            kinks += sum(record.kinks)
+            for i, calls in zip(self._active, record.positive, strict=True):
+                rows = torch.cat([call.reshape(-1, call.shape[-1]) for call in calls])
+                found[i].append(np.packbits(rows.cpu().numpy(), axis=0))
+        patterns = {i: np.concatenate(rows) for i, rows in found.items()}
+        if parallel():
+            shares = gather((patterns, kinks))
+            patterns = {i: np.concatenate([own[i] for own, _ in shares]) for i in patterns}
+            kinks = sum(own for _, own in shares)
+        self.kinks = kinks
+        return patterns
+
+    def require_few(self) -> None:
+        """Refuse a model that is too large even if every cell needed one unit only."""
+        shapes = {name: list(p.shape) for name, p in self._candidate.parameters.items()}
+        for layer in self.layers:
+            cells = np.unique(layer.cells)
+            count = len(cells) if layer.dead is None else int((~layer.dead[cells]).sum())
+            shapes[layer.first][0] = shapes[layer.second][1] = count
+            if layer.bias is not None:
+                shapes[layer.bias][0] = count
+        least = sum(map(math.prod, shapes.values()))
+        if least > VARIABLES:
+            names = dict.fromkeys(repr(name) for pair in self._pairs for name in pair.names)
+            raise NotRecognised(
+                f"with one unit for each cell between layers {', '.join(names)} the model still "
+                f"has {least} parameters, more than the {VARIABLES} in which a loss is "
+                "differentiated twice"
+            )
+
+    def model(self, weights: Weights, cells: list[Numbers]) -> nn.Module:
+        """Return a model of other widths, given the cells of all hidden units."""
+        origin = self._candidate.model
+        model = copy.deepcopy(origin)
+        for name, parameter in model.named_parameters():
+            # The same parameter with other data, since the model may hold it in several places.
+            parameter.data = weights[name].contiguous()
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.out_features, module.in_features = module.weight.shape
+        if not self._active:
+            return model
+        hidden = {
+            self._pairs[i].first.weight: torch.as_tensor(self._members[i][cells[i]])
+            for i in self._active
+        }
+        return FixedSlopes(origin, model, hidden)
+
+    def gradient(self, weights: Weights, cells: list[Numbers]) -> Mapping[str, Tensor]:
+        """Return the gradient of the loss at weights of other widths."""
+        gradient = self._candidate.hessian(self.model(weights, cells)).gradient()
+        return {name: g[0] for name, g in Layout(weights).split(gradient[:, None]).items()}
+
+    def matrix(self, reduction: CellReduction) -> Tensor:
+        """Return the block of the narrow model."""
+        hessian = self._candidate.hessian(self.model(reduction.weights, reduction.cells))
+        layout = Layout(reduction.weights)
+        eye = torch.eye(reduction.size, dtype=hessian.dtype, device=hessian.device)
+        parts = [
+            reduction.project(layout.split(hessian @ layout.join(reduction.embed(columns))))
+            for columns in eye.split(CHUNK, dim=1)
+        ]
+        matrix = torch.cat(parts, dim=1)
+        return (matrix + matrix.T) / 2
+
+
+def _need_all(candidate: Candidate, pairs: list[Pair]) -> str:
+    """Say that no hidden layer has more units than it needs."""
+    pair = max(pairs, key=lambda pair: len(candidate.parameters[pair.first.weight]))
+    width, inputs = candidate.parameters[pair.first.weight].shape
+    inputs += pair.first.bias is not None
+    outputs = len(candidate.parameters[pair.second.weight])
+    first, second = pair.names
+    if pair.activation is None:
+        return (
+            f"layers {first!r} and {second!r} have nothing between them, but their hidden width "
+            f"{width} is no more than the {inputs} + {outputs} that they can use"
+        )
+    return (
+        f"of the {width} units between layers {first!r} and {second!r} none can be spared: each "
+        f"is positive for some samples, and no more than {inputs} + {outputs} for the same"
+    )
