@@ -15,6 +15,7 @@ from hessence.networks.attention._descent import AttentionDescent
 from hessence.networks.attention.activations import Softmax, as_activation, from_top
 from hessence.networks.attention.attention_hessian import AttentionBounds, AttentionHessian, Scalars
 from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
+from hessence.networks.attention.edge import Edge, find_edge
 from hessence.networks.scalar.gram import Gram, gram
 
 CACHE = 2**15
@@ -181,6 +182,24 @@ class SelfAttention(AttentionNetwork):
     def bounds(self, x: Array, y: Array, *, mask: Array = None) -> AttentionBounds:
         """Return the paper's bounds on outliers, sharpness and condition number."""
         return self._hessian_of(*self._with_targets(x, y, "mse", mask)).bounds()
+
+    def edge(self, x: Array, y: Array, lr: float, *, mask: Array = None) -> Edge:
+        """Return the flattest minimum, and whether gradient descent with rate `lr` can rest there.
+
+        It depends on the data, on d_K and on the activation, not on the weights.
+
+        Examples
+        --------
+        >>> import hessence as hs
+        >>> net = hs.SelfAttention(0.1, [0.1, 0.1], [0.1, -0.1])
+        >>> [net.edge([a, -a], [-a, a], lr=2.3).lasts for a in (0.98, 0.985)]
+        [False, True]
+        """
+        if self.batch_shape:
+            raise ValueError("edge is for one network; pick one of the batch, as in net[0].")
+        if not (isinstance(lr, (int, float)) and 0 < lr < math.inf):
+            raise ValueError(f"lr must be a positive number, got {lr!r}.")
+        return find_edge(self, self._with_targets(x, y, "mse", mask)[0], float(lr))
 
     def __repr__(self) -> str:
         sink = [] if self.sink is None else ["with a sink"]
