@@ -30,6 +30,7 @@ from hessence.krylov.trace import Trace, trace
 from hessence.models.brackets import brackets
 from hessence.networks.attention import activations
 from hessence.networks.attention.attention_hessian import AttentionBounds
+from hessence.networks.attention.edge import Edge
 from hessence.networks.attention.matrix_attention import MatrixAttention
 from hessence.networks.attention.self_attention import AttentionStatistics, SelfAttention
 from hessence.networks.linear import init
@@ -40,6 +41,7 @@ from hessence.networks.linear.solutions import solution_spectrum
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
 from hessence.networks.relu.relu import ReLU, TwoLayerReLU
 from hessence.networks.scalar.anatomy import Anatomy, CellwiseAnatomy
+from hessence.networks.scalar.batch_norm import ScalarBatchNorm
 from hessence.networks.scalar.decoupled import DecoupledInputs, DecoupledOutputs
 from hessence.networks.scalar.scalar_affine import ScalarAffine
 from hessence.networks.scalar.scalar_linear import ScalarLinear
@@ -81,6 +83,7 @@ __all__ = [
     "DecoupledOutputs",
     "DeepLinear",
     "Density",
+    "Edge",
     "Eigenpairs",
     "Eigenspace",
     "Estimate",
@@ -96,6 +99,7 @@ __all__ = [
     "ReLU",
     "ResidualLinear",
     "ScalarAffine",
+    "ScalarBatchNorm",
     "ScalarLinear",
     "ScalarReLU",
     "SelfAttention",

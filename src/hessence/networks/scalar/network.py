@@ -89,7 +89,7 @@ class UniformNetwork(Network):
         return data
 
     def __post_init__(self) -> None:
-        names = [f.name for f in fields(self)]  # type: ignore[arg-type]
+        names = [f.name for f in fields(self) if getattr(self, f.name) is not None]  # type: ignore[arg-type]
         _, *arrays = floating(**{name: getattr(self, name) for name in names})
         require_shape(names[0], arrays[0], self.shape, batch=True)
         require_same_shape(**dict(zip(names, arrays, strict=True)))
@@ -98,7 +98,8 @@ class UniformNetwork(Network):
 
     @property
     def _weights(self) -> dict[str, Array]:
-        return {name: getattr(self, name) for name in self.order}
+        weights = {name: getattr(self, name) for name in self.order}
+        return {name: weight for name, weight in weights.items() if weight is not None}
 
     def _rebuild(self, weights: dict[str, Array]) -> Self:
         return type(self)(**weights)
