@@ -80,9 +80,9 @@ of settings, four functions, and an ``EXPERIMENT`` that ties them together::
 - **Threads.** Linear algebra runs on one thread in each task, so that records do not depend on the
   number of workers; ``Experiment(threads=2)`` changes that for one experiment.
 
-An edit of ``run``, or of anything in the file that it calls, makes earlier records void, as new
-settings do; an edit of ``draw`` or ``findings`` does not. The same file may live anywhere:
-``hessence reproduce my/outlier_gap.py``.
+An edit of ``run``, of anything in the file that it calls, or of any file of the library makes
+earlier records void, as new settings do; an edit of ``draw`` or ``findings`` does not. The same
+file may live anywhere: ``hessence reproduce my/outlier_gap.py``.
 
 How it runs
 -----------

@@ -1,26 +1,43 @@
-"""Which code made a record: a hash of what `run` consists of, so that edits never mix.
+"""Which code made a record: a hash of what computes it, so that no record outlives an edit.
 
-Comments, docstrings, layout, drawing and findings do not count; everything in the file that `run`
-reaches by name does, and so do other files of this package it imports from.
+The source of the whole library counts, to the last byte: a record depends on every formula that its
+experiment calls. Of the file with the experiment itself, comments, docstrings, layout, drawing and
+findings do not count; what `run` reaches by name does, and so do files in the same folder that it
+imports.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
-import importlib.util
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-PACKAGE = "hessence.papers.experiments"
-FRAME = {f"{PACKAGE}.protocol", f"{PACKAGE}.settings"}
-"""What experiments are declared with; it computes nothing."""
+ROOT = Path(__file__).parents[2]
+FIGURES = Path(__file__).parent / "figures"
+"""The experiments of the library, which count one by one."""
+
+
+@functools.cache
+def library() -> str:
+    """Return a short hash of the library's source, but for the files of experiments.
+
+    It is taken once in a process, which goes on with the code that it has loaded.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(ROOT.rglob("*.py")):
+        if FIGURES not in path.parents:
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()[:16]
 
 
 def fingerprint(run: Callable[..., Any], settings: type) -> str:
-    """Return a short hash of the code behind `run`.
+    """Return a short hash of the code behind `run`, in its own file.
 
     The methods of the settings class are part of it; its fields are not, since records are keyed by
     their values.
@@ -31,7 +48,7 @@ def fingerprint(run: Callable[..., Any], settings: type) -> str:
     tree = _stripped(Path(file))
     known = {name: node for node in tree.body for name in _defined(node)}
     waiting, reached = [run.__name__, settings.__name__], dict[str, str]()
-    helpers: dict[str, str] = {}
+    helpers: dict[Path, str] = {}
     while waiting:
         name = waiting.pop()
         if name in reached or name not in known:
@@ -41,12 +58,12 @@ def fingerprint(run: Callable[..., Any], settings: type) -> str:
             fields = (ast.Assign, ast.AnnAssign)
             node.body = [item for item in node.body if not isinstance(item, fields)] or [ast.Pass()]
         reached[name] = ast.unparse(node)
-        _gather_helpers(node, helpers)
+        _gather_helpers(node, Path(file).parent, helpers)
         waiting += [child.id for child in ast.walk(node) if isinstance(child, ast.Name)]
     # A function without a name of its own in the file: then the whole file counts.
     pieces = [reached[name] for name in sorted(reached)]
     pieces = pieces if run.__name__ in reached else [ast.unparse(tree)]
-    text = "\n".join([*pieces, *(helpers[name] for name in sorted(helpers))])
+    text = "\n".join([*pieces, *(helpers[path] for path in sorted(helpers))])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -78,26 +95,19 @@ def _defined(node: ast.stmt) -> Iterator[str]:
             yield from (alias.asname or alias.name.partition(".")[0] for alias in names)
 
 
-def _gather_helpers(node: ast.AST, helpers: dict[str, str]) -> None:
-    """Add the code of this package's modules that a statement imports, and of those they import."""
+def _gather_helpers(node: ast.AST, folder: Path, helpers: dict[Path, str]) -> None:
+    """Add the code of the folder's modules that a statement imports, and of those they import."""
     for item in ast.walk(node):
-        if not isinstance(item, ast.ImportFrom) or not item.module:
-            continue
-        # What is imported from a package may be a module of it.
-        for name in (item.module, *(f"{item.module}.{alias.name}" for alias in item.names)):
-            if not name.startswith(f"{PACKAGE}.") or name in helpers or name in FRAME:
+        match item:
+            case ast.Import(names=names):
+                modules = [alias.name for alias in names]
+            case ast.ImportFrom(module=module, names=names):
+                modules = [module or "", *(f"{module or ''}.{alias.name}" for alias in names)]
+            case _:
                 continue
-            if path := _module_file(name):
+        for module in modules:
+            path = folder / f"{module.rpartition('.')[2]}.py"
+            if path not in helpers and path.is_file():
                 tree = _stripped(path)
-                helpers[name] = ast.unparse(tree)
-                _gather_helpers(tree, helpers)
-
-
-def _module_file(name: str) -> Path | None:
-    """Return the file of a module, or None if the name is no module."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
-        # The name belongs to something inside a module, which has no modules of its own.
-        return None
-    return Path(spec.origin) if spec is not None and spec.origin else None
+                helpers[path] = ast.unparse(tree)
+                _gather_helpers(tree, folder, helpers)

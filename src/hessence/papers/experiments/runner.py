@@ -9,9 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-import hessence
 from hessence.papers.experiments.engines import in_process
-from hessence.papers.experiments.fingerprints import fingerprint
+from hessence.papers.experiments.fingerprints import fingerprint, library
 from hessence.papers.experiments.jobs import Engine, Job, Outcome
 from hessence.papers.experiments.protocol import Experiment, Record, Task
 from hessence.papers.experiments.records import canonical_json, json_value
@@ -93,7 +92,7 @@ def list_tasks(experiment: Experiment[Any], settings: Any) -> list[Task]:
 
 def run_key(experiment: Experiment[Any], settings: Any, seed: int) -> Key:
     """Return the key that distinguishes the records of one run from all others."""
-    code = f"{hessence.__version__}/{fingerprint(experiment.run, type(settings))}"
+    code = f"{library()}/{fingerprint(experiment.run, type(settings))}"
     return Key(experiment.id, code, canonical_json(dataclasses.asdict(settings)), seed)
 
 
