@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-from hessence._common.files import KINDS, kind_of
+from hessence._common.files import KINDS, kind_of, read_regular
 
 LATER = {
     "check": "hessence.models.checks",
@@ -35,8 +34,8 @@ def load(path: str | os.PathLike[str]) -> Any:
     True
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+        data = json.loads(read_regular(path))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"path is not a file of ours: {path} does not hold JSON.") from error
     kind = kind_of(data.get("format")) if isinstance(data, dict) else ""
     if kind in LATER:

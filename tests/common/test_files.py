@@ -1,11 +1,16 @@
 """Files that appear whole or not at all."""
 
 import os
+import socket
 import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from hessence._common.files import write_atomically
+from hessence._common.files import read_regular, write_atomically
 
 
 @pytest.mark.parametrize("content", ["naïve λ\n", b"\x00\xff", ""])
@@ -47,3 +52,103 @@ def test_a_directory_that_does_not_exist_or_is_in_the_way(tmp_path):
     with pytest.raises(OSError, match="folder"):
         write_atomically(tmp_path / "folder", "new")
     assert os.listdir(tmp_path) == ["folder"]
+
+
+def others(tmp_path):
+    """Return what is no regular file, by name."""
+    fifo, end, folder = tmp_path / "fifo", tmp_path / "socket", tmp_path / "folder"
+    os.mkfifo(fifo)
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as open_end:
+        open_end.bind(str(end))
+    return {"fifo": fifo, "socket": end, "folder": folder, "device": Path(os.devnull)}
+
+
+@pytest.mark.parametrize("name", ["fifo", "socket", "folder", "device"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_only_regular_files_are_written_and_read(tmp_path, name, linked):
+    path = others(tmp_path)[name]
+    before = path.lstat()
+    target = path
+    if linked:
+        target = tmp_path / "link"
+        target.symlink_to(path)
+    for attempt in (lambda: write_atomically(target, "new"), lambda: read_regular(target)):
+        with pytest.raises(OSError, match=r"regular file|directory|No such device"):
+            attempt()
+    after = path.lstat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert not [left for left in os.listdir(tmp_path) if left.endswith(".tmp")]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_target_of_a_link_is_written(tmp_path, there):
+    (tmp_path / "data").mkdir()
+    target, link, chain = tmp_path / "data" / "file", tmp_path / "link", tmp_path / "chain"
+    if there:
+        target.write_text("old")
+    link.symlink_to(target)
+    chain.symlink_to(link)
+    write_atomically(chain, "new")
+    assert target.read_text() == "new"
+    assert link.is_symlink()
+    assert chain.is_symlink()
+    assert not target.is_symlink()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o755, 0o666])
+def test_the_mode_of_a_file_stays(tmp_path, mode):
+    path = tmp_path / "file"
+    path.write_text("old")
+    path.chmod(mode)
+    write_atomically(path, "new")
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() == 0, reason="root may write anything")
+def test_a_file_that_must_not_be_written_is_not_replaced(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    path.chmod(0o444)
+    with pytest.raises(PermissionError):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+
+
+KILLED = """
+import os, signal, sys
+from hessence._common import files
+os.fsync = lambda handle: (print("half", flush=True), signal.pause())
+files.write_atomically(sys.argv[1], "x" * 1000)
+"""
+
+
+def test_what_killed_writers_leave_is_swept_and_what_others_write_is_not(tmp_path):
+    path, other = tmp_path / ("n" * 250), tmp_path / "other"
+    writers = [
+        subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for writer in writers:
+        assert writer.stdout.readline() == b"half\n"
+    write_atomically(other, "")
+    assert len(os.listdir(tmp_path)) == 3
+    writers[0].kill()
+    writers[0].wait()
+    write_atomically(path, "new")
+    assert len(os.listdir(tmp_path)) == 3  # the file, the other, and what the second one writes
+    writers[1].kill()
+    writers[1].wait()
+    write_atomically(path, "newer")
+    assert sorted(os.listdir(tmp_path)) == sorted([path.name, "other"])
+    assert path.read_text() == "newer"
+    for writer in writers:
+        writer.stdout.close()
+
+
+def test_many_writers_of_one_file_sweep_no_other(tmp_path):
+    path = tmp_path / "file"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: write_atomically(path, str(i) * 1000), range(200)))
+    assert len(set(path.read_text())) <= 3
+    assert os.listdir(tmp_path) == ["file"]

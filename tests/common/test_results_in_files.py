@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -155,3 +156,53 @@ def test_kinds_that_are_loaded_at_once_need_no_entry():
     code = "import hessence; from hessence._common.files import KINDS; print(*KINDS)"
     known = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(KINDS) == set(known.stdout.split()) | set(LATER)
+
+
+def rewritten(pattern, by):
+    """Return a function that changes the text of a file."""
+    return lambda data: json.loads(re.sub(pattern, by, json.dumps(data)))
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+BOMBS = {
+    "levels": lambda data: data | {"products": json.loads("[" * 500 + "]" * 500)},
+    "long numbers": lambda data: data | {"products": 10**400, "norm": 10**400},
+    "texts": lambda data: {key: "a" if key != "format" else data[key] for key in data},
+    "types": rewritten("float64|int64|bool", "S900000000"),
+    "shapes": rewritten(r'"shape": \[\d*', '"shape": [7'),
+    "negative": rewritten(r'"shape": \[\d*', '"shape": [-1'),
+    "unequal": rewritten(r'"(errors|values)": \[', r"\g<0>0.5, "),
+    "multiplicities": lambda data: data | {"multiplicities": [2**62] * len(data.get("labels", ()))},
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize("name", RESULTS)
+def test_bombs_are_refused_in_one_sentence(name, bomb, tmp_path):
+    data = RESULTS[name].to_dict()
+    damaged = BOMBS[bomb](data)
+    if damaged == data:
+        return
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(damaged), encoding="utf-8")
+    if not any(damaged.get(key) != data[key] for key in data):
+        # Fields that a result does not have may be anything.
+        assert hs.load(path) == RESULTS[name]
+        return
+    with pytest.raises(ValueError, match=r"^data is not a complete [^\n]{0,300}$"):
+        hs.load(path)
+
+
+@pytest.mark.parametrize("content", [DEEP, b"\xff\xfe", b"", b"{}", "[" * 10**6])
+def test_what_is_not_ours_is_refused(content, tmp_path):
+    path = tmp_path / "result.json"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(ValueError, match="path"):
+        hs.load(path)
+
+
+def test_devices_and_pipes_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path / "pipe", tmp_path):
+        with pytest.raises(OSError, match=r"regular file|directory"):
+            hs.load(path)

@@ -193,3 +193,56 @@ def test_all_ranks_get_the_same_records_and_the_first_one_writes(tmp_path):
         np.testing.assert_allclose(getattr(first, name), getattr(alone, name), rtol=1e-10)
     assert {entry.name for entry in (tmp_path / "seen-by-2-0").iterdir()} == {"run.json", "run.npz"}
     assert not list((tmp_path / "seen-by-2-1").iterdir())
+
+
+def test_a_second_monitor_on_the_same_path_is_refused(tmp_path):
+    path = tmp_path / "run.json"
+    first, second = (Monitor(*small(), path=path) for _ in range(2))
+    first.measure(0)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"run\.json was written by another monitor meanwhile"):
+        second.measure(0)
+    assert path.read_bytes() == before
+    first.measure(1)
+    # One that comes later goes on from what it finds; then the first is the one to be refused.
+    third = Monitor(*small(), path=path)
+    third.measure(2)
+    with pytest.raises(ValueError, match="give every monitor a path of its own"):
+        first.measure(2)
+    np.testing.assert_array_equal(History.load(path).steps, [0, 1, 2])
+    # A file that somebody has removed is nobody's.
+    path.unlink()
+    third.measure(3)
+    np.testing.assert_array_equal(History.load(path).steps, [0, 1, 2, 3])
+
+
+def bombs(path):
+    """Damage a file of vectors in ways that a reader of archives may choke on."""
+    content, arrays = path.read_bytes(), dict(np.load(path))
+    for name, value in (("rows", np.ones((3, 2))), ("inside", np.ones((12, 5))),
+                        ("largest", np.ones(0)), ("moves", np.ones((1, 5)))):  # fmt: skip
+        np.savez(path, **arrays | {f"hessian {name}": value})
+        yield
+    np.savez_compressed(path, **arrays | {"hessian rows": np.zeros((10**6, 123), np.float32)})
+    yield
+    path.write_bytes(content.replace(b"'shape': (1, 123)", b"'shape': (1" + b"0" * 4 + b",)"))
+    yield
+    path.write_bytes(content.replace(b"<f8", b"|O8"))
+    yield
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        damaged = bytearray(content)
+        for at in rng.integers(len(content), size=5):
+            damaged[at] = rng.integers(256)
+        path.write_bytes(bytes(damaged))
+        yield
+
+
+def test_damaged_vectors_cost_products_and_nothing_else(tmp_path):
+    model, data, loss = small()
+    path = tmp_path / "run.json"
+    Monitor(model, data, loss, path=path).measure(0)
+    expected = Monitor(model, data, loss).measure(1)
+    for _ in bombs(path.with_suffix(".npz")):
+        found = Monitor(model, data, loss, path=path).measure(1)
+        assert abs(found.sharpness - expected.sharpness) <= found.errors[0] + expected.errors[0]

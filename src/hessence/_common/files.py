@@ -8,11 +8,13 @@ from ``Saved`` can be saved and compared, and ``hs.load`` reads it again. Its fi
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import json
 import math
 import os
-import tempfile
+import secrets
+import stat
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -21,44 +23,138 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import dtype_name, to_numpy
+from hessence._common.schema import as_array, as_dtype, require_fields, require_shapes
+
+try:
+    import fcntl
+except ImportError:
+    # Windows has no fcntl; there msvcrt does the locking.
+    fcntl = None  # type: ignore[assignment]
+
+TEMPORARY, NAMED = ".tmp", 40
+"""How the names of temporary files end, and how much of their target's name they begin with."""
 
 LARGE = 2**12
 """Arrays with more entries are written as their bytes: quicker, shorter, and no less exact."""
+
+LONGEST = 200
+"""What is wrong with a file is told in no more characters."""
 
 KINDS: dict[str, type[Any]] = {}
 """The classes of results by their kinds."""
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a file so that a reader, or a kill at any moment, never meets half of it."""
-    target = Path(path)
-    if not target.parent.is_dir():
+    """Write a regular file so that a reader, or a kill at any moment, never meets half of it.
+
+    Where there is a file, its permissions stay; of a link, what it points to is written. Anything
+    that is no regular file is refused. What killed writers of the same file have left is removed.
+    """
+    target = Path(os.path.realpath(path))
+    old = target.stat() if target.exists() else None
+    if old is not None:
+        _require_regular(target, old)
+        if not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
+    elif not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target.parent))
     data = content.encode() if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    # A name may be as long as the file system allows; ours must not be longer.
+    prefix = f".{target.name[:NAMED]}."
+    _sweep(target.parent, prefix)
+    temporary, handle = _open_temporary(target.parent, prefix)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        # mkstemp makes private files; give the usual permissions instead.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, target)
+            if old is not None:
+                os.chmod(temporary, stat.S_IMODE(old.st_mode))
+            if fcntl is None:
+                # Windows moves no file that is open, and removes none.
+                stream.close()  # type: ignore[unreachable, unused-ignore]
+            os.replace(temporary, target)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Read a file; a device, a pipe or a socket, which may have no end, is refused."""
+    with open(path, "rb", opener=_without_waiting) as stream:
+        _require_regular(Path(path), os.fstat(stream.fileno()))
+        return stream.read()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _require_regular(path: Path, found: os.stat_result) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(
+            errno.EINVAL, "path must name a regular file, not a device or pipe", str(path)
+        )
+
+
+def _open_temporary(folder: Path, prefix: str) -> tuple[Path, int]:
+    """Make a new file, with the usual permissions, locked as long as it is open."""
+    while True:
+        path = folder / f"{prefix}{secrets.token_hex(8)}{TEMPORARY}"
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            ours = lock(handle)
+        except OSError:
+            # The file system knows no locks; there nothing is swept.
+            ours = True
+        # Another writer may have swept it away before it was locked.
+        if ours and path.exists():
+            return path, handle
+        os.close(handle)
+
+
+def _sweep(folder: Path, prefix: str) -> None:
+    """Remove temporary files whose writer has been killed: nobody holds their locks any more."""
+    for entry in folder.iterdir():
+        if not (entry.name.startswith(prefix) and entry.name.endswith(TEMPORARY)):
+            continue
+        with contextlib.suppress(OSError):
+            handle = os.open(entry, os.O_RDWR)
+            try:
+                if lock(handle):
+                    entry.unlink()
+            finally:
+                os.close(handle)
+
+
+def lock(handle: int) -> bool:
+    """Lock an open file, until it is closed, by whatever end of the process; False if it is."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            import msvcrt  # type: ignore[unreachable, unused-ignore]
+
+            # The first byte is what is locked.
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+    except (BlockingIOError, PermissionError):
+        # Windows raises the latter.
+        return False
+    return True
 
 
 class Saved:
     """A result that goes into a file and comes back equal.
 
-    A dataclass names its kind, ``class Trace(Saved, kind="trace")``, and the rest follows. Any
-    other class overrides ``to_dict`` and ``_rebuilt``.
+    A dataclass names its kind, ``class Trace(Saved, kind="trace")``, and the rest follows; what is
+    read must have the types of its fields, and the shapes that the class declares. Any other class
+    overrides ``to_dict`` and ``_rebuilt``.
     """
 
     format: ClassVar[str]
+    shapes: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls, *, kind: str | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -81,13 +177,17 @@ class Saved:
             )
         try:
             return cls._rebuilt(data)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"data is not a complete {kind}: {error}.") from error
+        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            told = str(error) if len(str(error)) < LONGEST else type(error).__name__
+            raise ValueError(f"data is not a complete {kind}: {told}.") from error
 
     @classmethod
     def _rebuilt(cls, data: dict[str, Any]) -> Self:
         own: Any = cls
-        return cls(**{f.name: decoded(data[f.name.lstrip("_")]) for f in fields(own)})
+        values = {f.name: decoded(data[f.name.lstrip("_")]) for f in fields(own)}
+        require_fields(cls, values)
+        require_shapes(cls.shapes, values)
+        return cls(**values)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a JSON file, whole or not at all; ``hs.load`` reads it."""
@@ -143,9 +243,9 @@ def decoded(data: Any) -> Any:
         return KINDS[kind_of(data["format"])].from_dict(data)
     if "number" in data:
         return float(data["number"])
-    dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
+    dtype = as_dtype(data["dtype"])
     if "bytes" in data:
         flat = np.frombuffer(base64.b64decode(data["bytes"]), dtype=dtype).copy()
     else:
         flat = np.asarray(data["entries"], dtype=dtype)
-    return flat.reshape(shape)
+    return as_array(dtype, data["shape"], flat)

@@ -12,6 +12,7 @@ import numpy as np
 
 from hessence._common.arrays import Array, like, to_numpy
 from hessence._common.files import Saved, decoded, encoded
+from hessence._common.schema import fits
 from hessence.networks.descent import Descent, Rule
 from hessence.spectra.spectrum import Spectrum
 
@@ -140,10 +141,21 @@ class Trajectory(Saved, kind="trajectory"):
     @classmethod
     def _rebuilt(cls, data: dict[str, Any]) -> Self:
         self = cls.__new__(cls)
-        self.lr, self.method, self.diverged = data["lr"], data["method"], data["diverged"]
-        self._descent, self._names = None, tuple(data["numbers"])
-        for name, values in data["numbers"].items():
-            self.__dict__[name] = decoded(values)
+        plain = {name: data[name] for name in ("lr", "method", "diverged")}
+        numbers = {name: decoded(values) for name, values in dict(data["numbers"]).items()}
+        kinds = {"lr": float, "method": str, "diverged": int | None}
+        if not all(fits(plain[name], kind) for name, kind in kinds.items()):
+            raise ValueError("lr, method or diverged is not what it should be")
+        known = {*cls.__annotations__, "sharpness"}
+        if not {"loss", "sharpness"} <= numbers.keys() <= known:
+            raise ValueError(f"it has the numbers {', '.join(numbers)[:80]}")
+        if not all(fits(v, tuple if name == "phase" else Array) for name, v in numbers.items()):
+            raise ValueError("its numbers are no arrays")
+        points = {len(np.atleast_1d(values)) for values in numbers.values()}
+        if len(points) != 1 or 0 in points or np.ndim(numbers["loss"]) == 0:
+            raise ValueError("its lists differ in length")
+        self._descent, self._names = None, tuple(numbers)
+        self.__dict__.update(plain | numbers)
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ deviation is small just when the mean is too small.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -43,6 +44,11 @@ class Rules(Saved, kind="quadrature"):
     size: float  # the order n of the operator; infinite for rules that are exact
     rounding: float  # how far rounding may have moved a node
     residuals: Numbers | None = None  # how far from each node the nearest eigenvalue may be
+
+    shapes: ClassVar[dict[str, str]] = {
+        "nodes": "p s", "weights": "p s", "companion_nodes": "p t", "companion_weights": "p t",
+        "residuals": "p s",
+    }  # fmt: skip
 
     @property
     def probes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -82,6 +82,8 @@ class Density(Saved, kind="density"):
     message: str
     size: int
     _rules: Rules
+
+    shapes: ClassVar[dict[str, str]] = {"grid": "m", "values": "m", "band": "m"}
 
     def at(self, points: Any, width: float | None = None) -> tuple[Numbers, Numbers]:
         """Return values and band at other points, or for another width, without a product.

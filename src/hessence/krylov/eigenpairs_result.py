@@ -75,6 +75,10 @@ class Eigenpairs(Saved, kind="eigenpairs"):
     confidence: float | None = None
 
     exact: ClassVar[bool] = False
+    shapes: ClassVar[dict[str, str]] = {
+        "eigenvalues": "... k", "eigenvectors": "... n k", "errors": "... k", "resolved": "... k",
+        "norm": "...",
+    }  # fmt: skip
 
     @property
     def converged(self) -> bool:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ import numpy as np
 import torch.distributed as dist
 
 from hessence._common.arrays import Numbers
-from hessence._common.files import write_atomically
+from hessence._common.files import read_regular, write_atomically
 from hessence._common.messages import warn
 from hessence.models.data import parallel
 from hessence.models.history import History
@@ -40,6 +41,7 @@ class MonitorFiles:
             raise ValueError(f"path must name a JSON file, got {str(path)!r}.")
         if not self._path.parent.is_dir() or self._path.is_dir():
             raise ValueError(f"path must name a file in a folder that exists, got {str(path)!r}.")
+        self._seen: tuple[int, ...] | None = None
 
     def load(self, empty: History) -> tuple[History, States]:
         """Return what is in the files, or the empty history if there are none.
@@ -61,11 +63,13 @@ class MonitorFiles:
         free = (name for name in names if not Path(f"{self._path}{name}").exists())
         beside = f"{self._path.name}{next(free)}"
         os.replace(self._path, self._path.with_name(beside))
+        self._seen = None
         warn(f"path: {self._path.name} had the history of an earlier run, now kept in {beside}.")
 
     def _load(self, empty: History) -> tuple[History, States]:
         if not self._path.exists():
             return empty, {}
+        self._seen = self._now()
         found = History.load(self._path)
         if (found.parameters, found.k) != (empty.parameters, empty.k):
             raise ValueError(
@@ -78,17 +82,30 @@ class MonitorFiles:
         """Read the vectors. If they are missing or damaged, searches start without them."""
         states: dict[str, dict[str, Numbers]] = {}
         try:
-            with self._vectors.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                for key in stored.files:
-                    name, _, part = key.partition(" ")
-                    states.setdefault(name, {})[part] = stored[key]
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-            # The file is missing or damaged. Measurements then take more products, but are right.
+            for key, array in _arrays(read_regular(self._vectors)):
+                name, _, part = key.removesuffix(".npy").partition(" ")
+                states.setdefault(name, {})[part] = array
+        except Exception:
+            # The file is missing or damaged, which a reader of archives may tell by any exception.
+            # Measurements then take more products, but are right.
             return {}
         return states
 
+    def _now(self) -> tuple[int, ...] | None:
+        """Return what tells the file as it is from what another writer makes of it."""
+        if not self._path.exists():
+            return None
+        found = self._path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
     def _save(self, history: History, states: States) -> None:
+        if self._now() not in (None, self._seen):
+            raise ValueError(
+                f"path: {self._path} was written by another monitor meanwhile, and is left as it "
+                "is; give every monitor a path of its own."
+            )
         history.save(self._path)
+        self._seen = self._now()
         stream = io.BytesIO()
         arrays: dict[str, Any] = {
             f"{name} {part}": array
@@ -97,6 +114,22 @@ class MonitorFiles:
         }
         np.savez(stream, **arrays)
         write_atomically(self._vectors, stream.getvalue())
+
+
+def _arrays(content: bytes) -> Iterator[tuple[str, Numbers]]:
+    """Return the arrays of an uncompressed file ``.npz``, none of them larger than the file."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > len(content):
+                raise ValueError("an array is compressed, or larger than its file")
+            stream = io.BytesIO(archive.read(entry))
+            if np.lib.format.read_magic(stream) != (1, 0):
+                raise ValueError("an array has another format")
+            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+            if dtype.kind not in "bif" or math.prod(shape) * dtype.itemsize > entry.file_size:
+                raise ValueError("an array is not what it should be")
+            stream.seek(0)
+            yield entry.filename, np.lib.format.read_array(stream, allow_pickle=False)
 
 
 def _from_first_rank(work: Callable[[], Result]) -> Result:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from hessence._common.arrays import Numbers, to_numpy
+from hessence._common.schema import require_shapes
 from hessence.krylov.davidson import Space, TopPairs, WarmStart, orthonormal, search
 from hessence.krylov.eigenpairs import SMALL, eigenpairs
 from hessence.krylov.eigenpairs_result import Eigenpairs
@@ -43,7 +44,10 @@ CLOSE = 0.97
 JUMP = 0.5
 """A unit vector that has moved further is another eigenvector, and its motion means nothing."""
 
-STATE = ("vectors", "moves", "pace", "rows", "inside", "largest")
+STATE = {
+    "vectors": "k n", "moves": "k n", "pace": "k", "rows": "m n", "inside": "m m", "largest": "one"
+}  # fmt: skip
+"""What is kept, and the dimensions of each array."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +137,14 @@ class Tracker:
         return dict(zip(STATE, arrays, strict=True))
 
     def restore(self, state: Mapping[str, Numbers], reference: Tensor, size: int) -> None:
-        """Continue from a state. One of another size, or that is not complete, is ignored."""
-        if not state.keys() >= set(STATE) or state["vectors"].shape != (self._k, size):
+        """Continue from a state. One of another size, or that is damaged, is ignored."""
+        if not state.keys() >= STATE.keys() or state["vectors"].shape != (self._k, size):
+            return
+        if not all(np.isfinite(state[name]).all() for name in STATE) or not state["largest"].size:
+            return
+        try:
+            require_shapes(STATE, state)
+        except ValueError:
             return
         vectors, moves, pace, rows, inside, largest = (state[name] for name in STATE)
         self._vectors, self._moves, known = (

@@ -7,13 +7,12 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hessence._common.arrays import Numbers
-from hessence._common.files import Saved
+from hessence._common.files import Saved, read_regular
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +61,10 @@ class Measurement(Saved, kind="measurement"):
     trace_products: int
     converged: bool
     checked: bool
+
+    shapes: ClassVar[dict[str, str]] = {
+        "eigenvalues": "k", "errors": "k", "ggn_eigenvalues": "k", "ggn_errors": "k"
+    }  # fmt: skip
 
     def __post_init__(self) -> None:
         for name in ("eigenvalues", "errors", "ggn_eigenvalues", "ggn_errors"):
@@ -131,6 +134,10 @@ class History(Saved, kind="history"):
     k: int
     records: tuple[Measurement, ...] = ()
 
+    def __post_init__(self) -> None:
+        if any(record.eigenvalues.shape != (self.k,) for record in self.records):
+            raise ValueError(f"every measurement must have {self.k} eigenvalues.")
+
     def __len__(self) -> int:
         """Return the number of measurements."""
         return len(self.records)
@@ -183,8 +190,8 @@ class History(Saved, kind="history"):
     def load(cls, path: str | os.PathLike[str]) -> History:
         """Read a history that was saved. One that is damaged is refused and left as it is."""
         try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (ValueError, KeyError, RecursionError) as error:
+            return cls.from_dict(json.loads(read_regular(path)))
+        except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"{os.fspath(path)} is no history that a monitor has saved, or is damaged "
                 f"({error!r}); it was left as it is."

@@ -47,7 +47,9 @@ class LayerSpectra(dict[str, Eigenpairs], Saved, kind="layer-spectra"):
 
     @classmethod
     def _rebuilt(cls, data: dict[str, Any]) -> Self:
-        return cls({name: Eigenpairs.from_dict(pairs) for name, pairs in data["groups"].items()})
+        return cls(
+            {name: Eigenpairs.from_dict(pairs) for name, pairs in dict(data["groups"]).items()}
+        )
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the eigenvalues of each group, on a logarithmic scale if all of them are positive.

@@ -11,7 +11,9 @@ from typing import Any, Self
 import numpy as np
 
 from hessence._common.arrays import Array, dtype_name, integers, to_numpy
+from hessence._common.files import decoded
 from hessence._common.messages import value_table
+from hessence._common.schema import as_dtype, require_fields, require_shapes
 from hessence.krylov.density_result import Density
 from hessence.krylov.outcome import Outcome
 from hessence.krylov.request import require_top
@@ -213,15 +215,17 @@ class Estimate(SpectralResult, kind="estimate"):
 
     @classmethod
     def _rebuilt(cls, data: dict[str, Any]) -> Self:
-        known: dict[str, Any] = {n: np.asarray(data[n], dtype=data["dtype"]) for n in ARRAYS}
+        dtype = as_dtype(data["dtype"])
+        known: dict[str, Any] = {name: np.asarray(data[name], dtype=dtype) for name in ARRAYS}
+        require_shapes({"eigenvalues": "k", "errors": "k", "trace": "", "trace_stderr": ""}, known)
+        known |= {name: data[name] for name in PLAIN} | {"norm": data.get("norm", math.nan)}
+        known["labelled"] = decoded(data.get("labelled", []))
+        require_fields(cls, known)
         return cls(
             **known,
-            **{name: data[name] for name in PLAIN},
             eigenvectors=None,
             outcome=Outcome[data["outcome"]],
-            norm=data.get("norm", math.nan),
             known=Spectrum.from_dict(data["known"]) if "known" in data else None,
-            labelled=tuple(data.get("labelled", ())),
             _density=Density.from_dict(data["density"]) if "density" in data else None,
         )
 

@@ -12,6 +12,7 @@ import numpy as np
 from hessence._common.arrays import Array, Numbers, dtype_name, integers, like, to_numpy
 from hessence._common.device import available
 from hessence._common.messages import SHOWN
+from hessence._common.schema import LARGEST, as_dtype
 from hessence._common.summation import compensated_sum
 from hessence.krylov.density_result import Density, known_density
 from hessence.krylov.outcome import Outcome
@@ -261,15 +262,19 @@ class Spectrum(SpectralResult, kind="spectrum"):
 
     @classmethod
     def _rebuilt(cls, data: dict[str, Any]) -> Self:
-        values = np.asarray(data["values"], dtype=data["dtype"])
+        values = np.asarray(data["values"], dtype=as_dtype(data["dtype"]))
         counts = np.asarray(data["multiplicities"], dtype=np.int64)
         labels = np.asarray(data["labels"], dtype=object)
         errors = np.asarray(data["errors"], dtype=np.float64)
         shapes = {values.shape, counts.shape, errors.shape}
         if len(shapes) > 1 or values.shape[-1:] != labels.shape:
             raise ValueError("its lists differ in length")
-        if values.dtype.kind != "f" or not np.isfinite(values).all() or (counts < 0).any():
-            raise ValueError("it needs finite values and multiplicities")
+        if values.dtype.kind != "f" or not np.isfinite(values).all() or (errors < 0).any():
+            raise ValueError("it needs finite values, and errors that are not negative")
+        if (counts < 0).any() or counts.sum(dtype=float) > LARGEST:
+            raise ValueError("its multiplicities are no counts")
+        if not all(isinstance(label, str) for label in labels):
+            raise ValueError("its labels are no texts")
         self = cls.__new__(cls)
         self.method, self.exact, self.families = str(data["method"]), bool(data["exact"]), ()
         self.reason = str(data.get("reason", ""))

@@ -67,7 +67,7 @@ def test_a_folder_that_cannot_be_locked_is_not_said_to_be_in_use(tmp_path, monke
     def fail(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(store, "_lock", fail)
+    monkeypatch.setattr(store, "lock", fail)
     with pytest.raises(OSError, match="No locks available"), open_store(tmp_path):
         pass
 

@@ -16,11 +16,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:
-    # Windows has no fcntl; there msvcrt does the locking.
-    fcntl = None  # type: ignore[assignment]
+from hessence._common.files import lock
 
 NAME = "records.sqlite"
 LOCK = "records.lock"
@@ -173,29 +169,16 @@ def exclusive(path: Path) -> Iterator[None]:
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        try:
-            _lock(handle)
-        except (BlockingIOError, PermissionError):
-            # Windows raises the latter.
+        if not lock(handle):
             os.lseek(handle, 1, os.SEEK_SET)
             holder = os.read(handle, 32).decode(errors="replace").strip()
             named = f" (process {holder})" if holder.isdigit() else ""
             raise InUseError(
                 f"{path.parent} is in use by another run{named}; wait for it to end, or name "
                 "another folder with --out."
-            ) from None
+            )
         os.ftruncate(handle, 0)
         os.write(handle, f"\n{os.getpid()}\n".encode())
         yield
     finally:
         os.close(handle)
-
-
-def _lock(handle: int) -> None:
-    if fcntl is not None:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-    import msvcrt  # type: ignore[unreachable, unused-ignore]
-
-    # The first byte is what is locked; the number of the process stands behind it, readable.
-    msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
