@@ -30,8 +30,9 @@ def test_everything_listed_is_there_and_ours():
 
 RECEIVED = """
     Anatomy AttentionBounds AttentionStatistics CellwiseAnatomy Certificate Check CheckWarning
-    ConvergenceWarning Density Eigenpairs Eigenspace Estimate History Inertia KinkWarning
-    LayerSpectra LinearBounds Measurement NarrowTwin Operator Outcome Spectrum Trace Trajectory
+    ConvergenceWarning Density Eigenpairs Eigenspace Estimate History IndependentCells Inertia
+    KinkWarning LayerSpectra LinearBounds Measurement NarrowTwin Operator Outcome Spectrum Trace
+    Trajectory
 """
 
 

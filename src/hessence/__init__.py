@@ -39,6 +39,7 @@ from hessence.networks.linear.deep_linear import DeepLinear
 from hessence.networks.linear.residual_linear import ResidualLinear
 from hessence.networks.linear.solutions import solution_spectrum
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
+from hessence.networks.relu.independent import IndependentCells
 from hessence.networks.relu.relu import ReLU, TwoLayerReLU
 from hessence.networks.scalar.anatomy import Anatomy, CellwiseAnatomy
 from hessence.networks.scalar.batch_norm import ScalarBatchNorm
@@ -87,6 +88,7 @@ __all__ = [
     "Eigenpairs",
     "Eigenspace",
     "Estimate",
+    "IndependentCells",
     "Inertia",
     "KinkWarning",
     "LinearBounds",

@@ -148,6 +148,25 @@ class CellReduction:
                 start = own.stop
         return xp.concat([*pieces, self._rest.join(self._without_parts(changes))], axis=0)
 
+    def owners(self) -> Numbers:
+        """Return the cell that each coordinate belongs to, where there is one hidden layer.
+
+        It is −1 for what belongs to none, such as biases of the outputs.
+        """
+        (layer,) = self.layers
+        owners = {name: np.full((1, *w.shape), -1) for name, w in self.weights.items()}
+        B, A = layer.factors(owners)
+        own = layer.weights(
+            np.broadcast_to(layer.cells[:, None], B.shape), np.broadcast_to(layer.cells, A.shape)
+        )
+        kept = self._rest.join(self._without_parts(owners | own))[:, 0]
+        starts = [(start, twin) for start, twins in self._parts.values() for twin in twins]
+        parts, place = [], 0
+        for start, twin in starts:
+            parts.append(np.full(twin.size, layer.cells[start + place]))
+            place += twin.twin.width
+        return np.concatenate([*parts, kept])
+
     # One layer after the other.
 
     def _drop(self, i: int) -> bool:

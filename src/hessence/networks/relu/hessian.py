@@ -188,6 +188,12 @@ class ReLUHessian(Hessian):
             If the narrow network is too large for a dense solver; ``top`` then still finds the
             ends of the spectrum.
         """
+        self.require_small()
+        families = self.reduction.families(self.narrow.multiply)
+        return Spectrum(families, "cells", operator=self)
+
+    def require_small(self) -> None:
+        """Refuse a network that is too large for a dense solver, however few units it needs."""
         if self.reduction.bound > LARGEST_BLOCK:
             raise ValueError(
                 f"no exact route leads to the whole spectrum: with as few units in each cell as it "
@@ -195,8 +201,15 @@ class ReLUHessian(Hessian):
                 f"dimensions, more than the {LARGEST_BLOCK} that a dense solver is given; call "
                 "H.top(k) for the extreme eigenvalues."
             )
-        families = self.reduction.families(self.narrow.multiply)
-        return Spectrum(families, "cells", operator=self)
+
+    def block(self) -> Array:
+        """Return the matrix on the subspace of the narrow network, (size, size)."""
+        xp, reduction = api.array_namespace(self.x), self.reduction
+        eye = xp.eye(reduction.size, dtype=self.dtype, device=api.device(self.x))
+        if not reduction.size:
+            return eye
+        matrix = reduction.project(self.narrow.multiply(reduction.embed(eye)))
+        return (matrix + transpose(matrix)) / 2
 
     # Invariants, from the entries.
 
