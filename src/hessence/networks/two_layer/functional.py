@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,8 +11,19 @@ from hessence._common.arrays import Numbers
 from hessence.networks.two_layer.gauss_newton import GaussNewton, reach
 from hessence.networks.two_layer.problem import ULPS, UNIT, TwoLayer, accumulated
 
+KEPT = 2**25
+"""Up to so many entries of eigenvectors of blocks are kept for counts."""
+
 PAIRED = 32
 """Up to so many inputs, all products of two of them are formed at once."""
+
+
+class Bases(NamedTuple):
+    """Some units, and the eigenvalues (units, d + K) and eigenvectors of their blocks."""
+
+    units: Numbers
+    values: Numbers
+    vectors: Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +38,15 @@ class Functional:
         How many are exactly zero, whatever the weights are, as far as the structure tells.
     error : float
         The largest error of a block in norm.
+    bases : list of Bases, or None
+        The solved blocks, where these were solved whole and are small enough to be kept.
     """
 
     lower: Numbers
     upper: Numbers
     zeros: int
     error: float
+    bases: list[Bases] | None = None
 
 
 class Blocks:
@@ -73,7 +88,7 @@ class Blocks:
         s, x = self.part.at.gradient, self.problem.features
         return np.stack([first @ (x * s[:, k, None]) for k in range(self.outer)], axis=2)
 
-    def matrices(self, units: slice, first: Numbers, second: Numbers | None) -> Numbers:
+    def matrices(self, units: slice, first: Numbers, second: Numbers | None = None) -> Numbers:
         """Return the blocks of some units, (units, d + K, d + K)."""
         x, d = self.problem.features, self.inner
         found = np.zeros((len(first), self.order, self.order))
@@ -91,6 +106,14 @@ class Blocks:
             for unit, weights in enumerate(bent):
                 found[unit, :d, :d] = (x.T * weights) @ x
         return found
+
+    def solved(self, units: slice, matrices: Numbers) -> Bases:
+        """Solve blocks; what is exactly zero is set to zero."""
+        values, vectors = np.linalg.eigh(matrices)
+        if self.structural_zeros:
+            smallest = np.argsort(np.abs(values), axis=1)[:, : self.structural_zeros]
+            np.put_along_axis(values, smallest, 0.0, axis=1)
+        return Bases(np.arange(self.problem.width)[units], values, vectors)
 
     def errors(self, units: slice, first: Numbers, second: Numbers | None) -> Numbers:
         """Bound what rounding may have done to each block in norm, (units,), without a solver's."""
@@ -118,7 +141,8 @@ def functional(problem: TwoLayer, part: GaussNewton) -> Functional:
     blocks = Blocks(problem, part)
     kept = blocks.order - blocks.structural_zeros
     lower, upper = (np.empty((problem.width, kept)) for _ in range(2))
-    worst = 0.0
+    worst, keeps = 0.0, problem.width * blocks.order**2 <= KEPT and not blocks.straight
+    bases: list[Bases] = []
     for units in blocks.chunks():
         if blocks.straight:
             _, first = problem.hidden(units, 1)
@@ -129,7 +153,10 @@ def functional(problem: TwoLayer, part: GaussNewton) -> Functional:
             _, first, second = problem.hidden(units, 2)
             matrices = blocks.matrices(units, first, second)
             norms = np.linalg.norm(matrices, axis=(1, 2))
-            values = _without_zeros(np.linalg.eigvalsh(matrices), blocks.structural_zeros)
+            if keeps:
+                bases.append(blocks.solved(units, matrices))
+            values = bases[-1].values if keeps else np.linalg.eigvalsh(matrices)
+            values = _without_zeros(values, blocks.structural_zeros)
         errors = blocks.errors(units, first, second) + solver_error(blocks.order) * norms
         if blocks.structural_zeros and not blocks.straight:
             # Which of the smallest are the zeros is not known: they may have changed places.
@@ -137,7 +164,9 @@ def functional(problem: TwoLayer, part: GaussNewton) -> Functional:
         lower[units], upper[units] = values - errors[:, None], values + errors[:, None]
         worst = max(worst, float(errors.max()))
     zeros = problem.size - lower.size
-    return Functional(_sorted(lower, zeros), _sorted(upper, zeros), zeros, worst)
+    return Functional(
+        _sorted(lower, zeros), _sorted(upper, zeros), zeros, worst, bases if keeps else None
+    )
 
 
 def solver_error(order: int) -> float:
