@@ -20,7 +20,7 @@ from tests.models.untouched import assert_untouched, state
 
 
 class Everything(nn.Module):
-    """Attention of both kinds, checkpoints of both kinds, and statistics that every run moves."""
+    """Attention of both kinds, checkpoints of both kinds, and a count that every run moves."""
 
     def __init__(self):
         super().__init__()
@@ -28,7 +28,7 @@ class Everything(nn.Module):
             torch.manual_seed(5)
             self.inward, self.outward = nn.Linear(3, 4), nn.Linear(4, 1)
             self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
-            self.norm = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
+        self.register_buffer("count", torch.ones(()))
         self.calls = 0
         self.double()
 
@@ -37,7 +37,9 @@ class Everything(nn.Module):
         for reentrant in (False, True):
             z = checkpoint(self._middle, z, use_reentrant=reentrant)
         z = z + F.scaled_dot_product_attention(z, z, z, is_causal=True)
-        return self.outward(self.norm(self.layer(z)))
+        if self.training:
+            self.count += 1
+        return self.outward(self.layer(z)) * self.count
 
     def _middle(self, z):
         self.calls += 1

@@ -176,9 +176,14 @@ def _let_checkpoints_rest() -> None:
 def _resting(generator: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(generator)
     def made(*args: Any, **kwargs: Any) -> Any:
-        return iter([None]) if _running() else generator(*args, **kwargs)
+        return _nothing() if _running() else generator(*args, **kwargs)
 
     return made
+
+
+def _nothing() -> Iterator[None]:
+    """Do nothing before and after the function that has a checkpoint is called."""
+    yield
 
 
 def _running() -> bool:

@@ -29,6 +29,12 @@ MISFIT = (
     "weight), the weight being how many the mean is over, or give all data as one batch."
 )
 
+COUPLED = (
+    "predictions for two batches together are not those for each: the model normalises over the "
+    "batch, or its samples interact in another way, so the loss depends on how they are batched; "
+    "give all data as one batch."
+)
+
 Moved = Callable[[Problem, Any, ModelCopy], Sequence[Tensor]]
 """What changes by a product, to first order, when a copy's parameters have moved, on a batch."""
 
@@ -129,9 +135,11 @@ def _wide(part: Any) -> Any:
 def misfit(problem: Problem) -> str | None:
     """Tell if the loss of two batches joined is not what was said of their losses.
 
-    The first batch is joined with a few others; where they differ in shape, it is cut in two. For
-    PyTorch's losses there is nothing to compare.
+    The first batch is joined with a few others; where they differ in shape, it is cut in two. Of
+    PyTorch's losses that is known, so that only predictions are compared.
     """
+    if problem.coupled:
+        return COUPLED
     if not isinstance(problem.criterion, OwnCriterion):
         return None
     first, *others = _spread(problem.batches)

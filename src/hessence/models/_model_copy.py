@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from hessence._common.arrays import dtype_name
 from hessence.models._exact_kernels import exact_kernels
-from hessence.models._parameters import Parameters, irregular
+from hessence.models._parameters import Parameters, irregular, listed
 from hessence.models.batch_parts import copied, tensors_in
 from hessence.models.model_layers import ModelState, require_deterministic, unwrap
 
@@ -89,7 +89,7 @@ class ModelCopy:
                     # What is compiled has one derivative only.
                     vars(module)["forward"] = module._orig_mod
             self._lower_flags()
-        self._state = ModelState(model)
+        self._state, self._in_use = ModelState(model), False
 
     def _lower_flags(self) -> list[tuple[nn.Module, str]]:
         """Set flags of layers that must not be set, and return which they were."""
@@ -144,13 +144,17 @@ class ModelCopy:
     def _fresh(self) -> Iterator[None]:
         """Put attributes and buffers back after a run; of the user's own model, flags too."""
         self._memo = {}
+        if self._in_use:  # an interrupt has come while the last run was undone
+            self._state.restore()
         lowered = [] if self.owned else self._lower_flags()
         if not self.owned:  # the user may have changed it between runs
             self._state = ModelState(self.model)
         try:
+            self._in_use = True
             yield
         finally:
             self._state.restore()
+            self._in_use = False
             for module, name in lowered:
                 setattr(module, name, True)
 
@@ -231,6 +235,16 @@ class ModelCopy:
             if id(reference()) in leaves and id(reference()) not in ours
         ]
         return [name for leaf, name in ours.items() if leaf in leaves], past
+
+    def patterns(self, params: Sequence[Any], known: Sequence[str]) -> list[str]:
+        """Return name patterns for patterns, parts and parameters of the user's model."""
+        own = {id(reference()): name for name, reference in self._live}
+        found: list[str] = []
+        for item in listed(list(params), own):
+            if not isinstance(item, str) and own.get(id(item)) not in known:
+                raise ValueError("params: a parameter was given that is not the operator's.")
+            found.append(item if isinstance(item, str) else own[id(item)])
+        return found
 
     def _require_same_precision(self, arguments: tuple[Any, ...], error: Exception) -> None:
         """Tell of the most likely reason for an error: data in another precision."""

@@ -9,10 +9,10 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hessence._common.arguments import Seed
-from hessence._common.arrays import require_finite
+from hessence._common.arrays import NotFiniteError
 from hessence._common.device import full_precision, reduced
 from hessence._common.messages import warn
 from hessence.models._model_checks import BatchCheck, misfit
@@ -23,8 +23,6 @@ from hessence.models.batch_parts import tensors_in
 from hessence.models.checks import Check, CheckWarning
 from hessence.models.data import gather, parallel, sum_number, sum_tensor
 from hessence.spectra.operators import Operator
-
-WHERE = "it comes from the data or the parameters, or the model overflows"
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -85,22 +83,22 @@ class ModelOperator(Operator):
 
         Parameters
         ----------
-        params : str, sequence of str, slice, or array of int or bool
-            Patterns of names, such as ``"blocks.*.attn"``: the restriction is then an operator of
-            the same kind, which shares the graphs of this one. Or places in a vector.
+        params : str, module, parameter, sequence of them, slice, or array of int or bool
+            Patterns of names, such as ``"blocks.*.attn"``, or parts of the model: the restriction
+            is then an operator of the same kind, which shares the graphs of this one. Or places in
+            a vector.
         """
-        if not isinstance(params, (str, list, tuple)) or not all(
-            isinstance(p, str) for p in params
-        ):
+        listed = params if isinstance(params, (list, tuple)) else [params]
+        if not all(isinstance(p, (str, nn.Module, nn.Parameter)) for p in listed):
             return super().restrict(params)
-        chosen = [self._chosen[i] for i in self.parameters.indices(params)]
+        patterns = self.problem.copy.patterns(listed, self.parameters.names)
+        chosen = [self._chosen[i] for i in self.parameters.indices(patterns)]
         return type(self)(self.problem, self._graphs, chosen)
 
     def load(self, model: Any) -> None:
         """Take over the state that the user's model has now; data and loss stay what they are."""
         self.release()
-        self.problem.copy.load(model)
-        self.problem.count = None
+        self.problem.load(model)
 
     def spectrum(self, *arguments: Any, **options: Any) -> Any:
         """Return an estimate of the spectrum, after a check: see ``Operator.spectrum``."""
@@ -184,9 +182,8 @@ class ModelOperator(Operator):
         refused = not checked.deterministic or not checked.finite
         message = f"products are suspect: {checked.message}"
         if refused:
-            tensors = tensors_in(self.problem.batches.first)
-            holds_nan = any(bool((t != t).any()) for t in tensors)
-            message = "data holds NaN." if holds_nan else f"model: {checked.message}"
+            said = checked.message if checked.finite else f"{self._culprit()}."
+            message = said if said.startswith("data") else f"model: {said}"
         # Where one rank stopped alone, the others would wait for it.
         found = [(refused, checked.passed, message)]
         everywhere = gather(found[0]) if parallel() else found
@@ -197,6 +194,18 @@ class ModelOperator(Operator):
             if not passed:
                 warn(message, CheckWarning)
                 return
+
+    def _culprit(self) -> str:
+        """Say where NaN or infinity comes from, as far as the first batch and the model tell."""
+        model = self.problem.copy.model
+        kinds = ("parameter", model.named_parameters()), ("buffer", model.named_buffers())
+        for kind, named in kinds:
+            for name, tensor in named:
+                if not bool(tensor.detach().isfinite().all()):
+                    return f"{kind} {name!r} holds NaN or infinity"
+        if any(bool((t != t).any()) for t in tensors_in(self.problem.batches.first)):
+            return "data holds NaN"
+        return "the loss is NaN or infinite, so the model overflows or divides by zero"
 
     def watch(self, callback: Callable[[int], None] | None) -> None:
         """Call back with the number of products of this operator so far, whenever some are made."""
@@ -219,7 +228,8 @@ class ModelOperator(Operator):
         sum_tensor(result)
         assert self._graphs.count is not None
         result /= self._divisor(self._graphs.count)
-        require_finite(result, WHERE)
+        if not bool(result.isfinite().all()):
+            raise NotFiniteError(f"H @ v contains NaN or infinity: {self._culprit()}.")
         self._products += len(rows)
         if self._watcher is not None:
             self._watcher(self._products)

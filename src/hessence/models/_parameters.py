@@ -104,11 +104,11 @@ class Parameters:
 
         What is wrong with the patterns is told of the argument that they come from.
         """
-        listed = [patterns] if isinstance(patterns, str) else list(patterns)
-        if not listed or not all(isinstance(item, str) for item in listed):
+        wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+        if not wanted or not all(isinstance(item, str) for item in wanted):
             raise TypeError(f"{argument} must be name patterns, at least one, got {patterns!r}.")
-        wanted = _matched(self.names, self.aliases, listed, argument)
-        return [i for i, name in enumerate(self.names) if name in wanted]
+        found = _matched(self.names, self.aliases, wanted, argument)
+        return [i for i, name in enumerate(self.names) if name in found]
 
     def split(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Cut vectors (..., p) into tensors (..., *shape)."""
@@ -147,7 +147,7 @@ def matching(names: Sequence[str], pattern: str, argument: str = "params") -> li
     return found
 
 
-def _listed(params: Any, own: Mapping[int, str]) -> list[str | Tensor]:
+def listed(params: Any, own: Mapping[int, str]) -> list[str | Tensor]:
     """Return patterns and tensors as a list, with the parameters of modules in their place."""
     if isinstance(params, (str, Tensor)):
         return [params]
@@ -159,7 +159,7 @@ def _listed(params: Any, own: Mapping[int, str]) -> list[str | Tensor]:
         return inner
     if not isinstance(params, Iterable):
         raise TypeError(f"params must be name patterns or tensors, got {type(params).__name__}.")
-    return [item for part in params for item in _listed(part, own)]
+    return [item for part in params for item in listed(part, own)]
 
 
 def _matched(
@@ -178,7 +178,7 @@ def _chosen(
     named: Mapping[str, nn.Parameter], aliases: Mapping[str, str], params: Any
 ) -> dict[str, Tensor]:
     own = {id(p): name for name, p in named.items()}
-    items = _listed(params, own)
+    items = listed(params, own)
     if not items:
         raise ValueError("params must name at least one parameter, got none.")
     wanted = _matched(list(named), aliases, [item for item in items if isinstance(item, str)])

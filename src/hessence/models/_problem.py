@@ -16,7 +16,7 @@ from hessence.models._criteria import PointwiseCriterion, as_criterion, is_own
 from hessence.models._feed_forward import Chain, FeedForwardGraph
 from hessence.models._graph_memory import graph_bytes
 from hessence.models._model_copy import ModelCopy
-from hessence.models._products import Graph, Graphs
+from hessence.models._products import Graph, Graphs, gradients
 from hessence.models.batch_parts import rebuilt
 from hessence.models.checks import RANDOM, same
 from hessence.models.criterion import (
@@ -29,6 +29,7 @@ from hessence.models.criterion import (
     predict,
 )
 from hessence.models.data import Batches, gather, is_sample_pair, merged, parallel
+from hessence.models.model_layers import require_uncoupled
 
 TRIED = 64
 """How many samples it is tried on whether a loss is steady and samples do not depend on others."""
@@ -52,6 +53,8 @@ class Problem:
         compile: bool,
         copy: bool,
     ) -> None:
+        if isinstance(data, Tensor) and isinstance(loss, Tensor):
+            raise TypeError("data must be one argument, a pair: give (x, y) in place of x, y.")
         # What is made in inference mode cannot be part of a graph.
         with torch.inference_mode(mode=False):
             self.copy = ModelCopy(model, params, eval_mode=eval_mode, copy=copy)
@@ -59,6 +62,10 @@ class Problem:
             self.memory = budget(memory, leaves[0])
             data = _pair_or_batches(data, loss, closure)
             self.batches = Batches(data, self.copy.device, self.memory, leaves)
+            kept = self.batches.kept
+            self.several = kept is None or len(kept) > 1 or parallel()
+            if self.several:
+                require_uncoupled(self.copy.model)
             self.criterion = self._criterion(loss, reduction, closure)
             self._steady = isinstance(loss, Criterion)
         self.compile = compile
@@ -68,8 +75,7 @@ class Problem:
         """Read the loss, and evaluate it once if it is the user's own."""
         if isinstance(loss, Criterion):  # that of another operator
             return loss
-        several = self.batches.kept is None or len(self.batches.kept) > 1 or parallel()
-        first = self.batches.first
+        several, first = self.several, self.batches.first
         # What is compiled has one derivative only.
         loss = getattr(loss, "_torchdynamo_orig_callable", loss)
         if isinstance(loss, nn.Module):
@@ -83,8 +89,11 @@ class Problem:
             try:
                 total = criterion.sum(prediction, target)
             except (TypeError, AttributeError, IndexError, KeyError) as error:
-                error.add_note(f"loss was called as loss(prediction, target){CLOSURE}.")
-                raise
+                raise TypeError(
+                    f"loss, called as loss(prediction, target) with a prediction of type "
+                    f"{type(prediction).__name__}, raised {error!r}; for a closure of (model, "
+                    "batch), such as lambda model, batch: model(**batch).loss, pass closure=True."
+                ) from error
             self._require_prediction_only(total)
         elif isinstance(criterion, ClosureCriterion) and several:
             self.copy.run(criterion.total, first)
@@ -134,6 +143,13 @@ class Problem:
                 "x[None] and y[None], or stack the samples."
             )
 
+    def load(self, model: Any) -> None:
+        """Take over the state that the user's model has now."""
+        self.copy.load(model)
+        if self.several:
+            require_uncoupled(self.copy.model)
+        self.count = None
+
     def doubled(self) -> Problem:
         """Return the same in double precision, for a check."""
         twin = shallow_copy(self)
@@ -150,7 +166,7 @@ class Problem:
         leaves = there.parameters.leaves
         if not total.requires_grad:
             return [torch.zeros_like(leaf) for leaf in leaves], count
-        return torch.autograd.grad(total, leaves, materialize_grads=True), count
+        return gradients(total, leaves, materialize_grads=True), count
 
     def take_for_steady(self) -> None:
         """Spare the test: a check has made it."""
@@ -231,25 +247,52 @@ class Problem:
         inputs = self.batches.first[0][:TRIED]
         if self._chain is not None and not self._chain.before and inputs.ndim > 1:
             return True
+        gap = self._company_gap
+        return gap is not None and gap <= 1e3 * torch.finfo(whole.dtype).eps
+
+    @property
+    def coupled(self) -> bool:
+        """Whether predictions for several batches depend on how the samples are batched.
+
+        Where PyTorch's recurrent and attention layers have time first, that cannot be told.
+        """
+        first = self.batches.first
+        if not self.several or not isinstance(self.criterion, PairCriterion):
+            return False
+        timed = (nn.RNNBase, nn.MultiheadAttention)
+        modules = self.copy.model.modules()
+        if any(isinstance(module, timed) and not module.batch_first for module in modules):
+            return False
+        gap = self._company_gap if is_sample_pair(first) else None
+        return (
+            gap is not None and gap > torch.finfo(self.copy.parameters.leaves[0].dtype).eps ** 0.5
+        )
+
+    @cached_property
+    def _company_gap(self) -> float | None:
+        """How much predictions for samples at once differ from those for two halves, relative.
+
+        None if that cannot be tried. It is tried elsewhere, since a coupling of samples may start
+        out as zero, and yet have derivatives.
+        """
+        if not self.copy.owned:
+            return None
+        inputs = self.batches.first[0][:TRIED]
         if len(inputs) < 2:
             inputs, _ = next(iter(merged(self.batches, 2)))
-        # Elsewhere, since a coupling of samples may start out as zero, and yet have derivatives.
-        return self.copy.owned and self._apart(inputs, self.copy.elsewhere())
-
-    def _apart(self, inputs: Tensor, there: ModelCopy) -> bool:
-        """Whether the model predicts the same for two halves of the inputs as for both at once."""
+        there = self.copy.elsewhere()
         try:
             whole, *parts = (there.run(predict, x) for x in (inputs, *inputs.tensor_split(2)))
         except Exception:
             # The model may know the number of samples.
-            return False
+            return None
         if not all(isinstance(part, Tensor) and part.ndim for part in [whole, *parts]):
-            return False
+            return None
         joined = torch.cat(parts)
         if joined.shape != whole.shape:
-            return False
-        tolerance = 1e3 * torch.finfo(whole.dtype).eps * whole.detach().abs().max()
-        return bool((joined - whole).detach().abs().max() <= tolerance)
+            return None
+        size = float(whole.detach().abs().max())
+        return float((joined - whole).detach().abs().max()) / size if size else 0.0
 
     def graphs(self, build: Callable[[Any], Graph], *, functional: bool) -> Graphs:
         """Return the graphs of all batches.

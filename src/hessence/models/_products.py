@@ -67,7 +67,7 @@ class HessianGraph(Graph):
         total, self.count = copy.run(criterion.total, batch)
         self._leaves = copy.parameters.leaves
         if total.requires_grad:
-            self._gradients = torch.autograd.grad(
+            self._gradients = gradients(
                 total, self._leaves, create_graph=True, materialize_grads=True
             )
         else:
@@ -79,8 +79,8 @@ class HessianGraph(Graph):
     ) -> list[Tensor]:
         """Differentiate the product of the gradient with the vector."""
         leaves = [self._leaves[i] for i in chosen]
-        gradients = [self._gradients[i] for i in chosen]
-        return pull_back(gradients, leaves, directions, batched=batched)
+        outputs = [self._gradients[i] for i in chosen]
+        return pull_back(outputs, leaves, directions, batched=batched)
 
 
 def _require_constant(copy: ModelCopy, criterion: Criterion, batch: Any, total: Tensor) -> None:
@@ -119,7 +119,7 @@ class GgnGraph(Graph):
             self._pulled: tuple[Tensor, ...] = tuple(map(torch.zeros_like, self._leaves))
             return
         self._dummy = torch.zeros_like(prediction, requires_grad=True)
-        self._pulled = torch.autograd.grad(
+        self._pulled = gradients(
             prediction, self._leaves, self._dummy, create_graph=True, materialize_grads=True
         )
 
@@ -133,6 +133,22 @@ class GgnGraph(Graph):
         return pull_back([self._prediction], leaves, [self._loss_hessian(pushed)], batched=batched)
 
 
+def gradients(*arguments: Any, **options: Any) -> tuple[Any, ...]:
+    """Return ``torch.autograd.grad``; what that cannot do is told in a sentence."""
+    try:
+        found: tuple[Any, ...] = torch.autograd.grad(*arguments, **options)
+        return found
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise NotImplementedError(
+            "model or loss has an operation that PyTorch cannot differentiate twice: "
+            f"{str(error).rstrip('.')}. Write it out in other operations, such as "
+            "(x[:, None] - y).norm(dim=-1) for torch.cdist(x, y), or F.embedding(words, "
+            "weight).mean(1) for an EmbeddingBag, and leave out torch.compile."
+        ) from error
+
+
 def pull_back(
     outputs: Sequence[Tensor],
     inputs: Sequence[Tensor],
@@ -144,7 +160,7 @@ def pull_back(
     live = [(o, d) for o, d in zip(outputs, directions, strict=True) if o.requires_grad]
     images: Sequence[Tensor | None] = [None] * len(inputs)
     if live:
-        images = torch.autograd.grad(
+        images = gradients(
             [output for output, _ in live],
             inputs,
             [direction for _, direction in live],

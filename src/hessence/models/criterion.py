@@ -7,6 +7,7 @@ averaging the batches' means would not.
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -81,11 +82,25 @@ class PairCriterion(Criterion):
 
 
 def predict(model: nn.Module, inputs: Any) -> Any:
-    """Call the model: with a tensor, with several as arguments, or with a dictionary by name."""
+    """Call the model: with a tensor, with several as arguments, or with a mapping.
+
+    A mapping is given by name where the model has arguments of these names, else as it is.
+    """
     if isinstance(inputs, Mapping):
-        return model(**inputs)
+        return model(**inputs) if _takes_by_name(model, inputs) else model(inputs)
     several = isinstance(inputs, (tuple, list)) and not isinstance(inputs, PackedSequence)
     return model(*inputs) if several else model(inputs)
+
+
+def _takes_by_name(model: nn.Module, inputs: Mapping[Any, Any]) -> bool:
+    try:
+        inspect.signature(model.forward).bind(**inputs)
+    except TypeError:
+        return False
+    except ValueError:
+        # What is compiled in C++ does not tell its arguments.
+        return True
+    return True
 
 
 class OwnCriterion(Criterion):
@@ -145,7 +160,16 @@ class ClosureCriterion(OwnCriterion):
 
     def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
         """Return the closure's value times the number of samples, or times its own weight."""
-        value = self._function(model, batch)
+        try:
+            value = self._function(model, batch)
+        except AttributeError as error:
+            if error.obj is not model:
+                raise
+            raise TypeError(
+                f"loss, called as loss(model, batch) since batches are not pairs (input, target), "
+                f"found no {error.name!r} in the model; that of a model's output is had by lambda "
+                f"model, batch: model(**batch).{error.name}."
+            ) from error
         total = self._total(value, lambda: first_length(batch))
         each = value.shape if isinstance(value, Tensor) and value.numel() > 1 else None
         if each is not None and each != (first_length(batch),):

@@ -137,14 +137,14 @@ def layer_spectra(
     """
     if of not in get_args(Of):
         raise ValueError(f'of must be "hessian" or "ggn", got {of!r}.')
-    require_int("k", k, 1, None)
-    require_which(which)
-    require_tolerance(tol)
-    generator(rng)
     make = hessian if of == "hessian" else ggn
     whole = make(
         model, data, loss, params, reduction, eval_mode, memory, closure=closure, copy=copy
     )
+    require_int("k", k, 1, None)
+    require_which(which)
+    require_tolerance(tol)
+    generator(rng)
     names = whole.parameters.names
     chosen = {
         group: [names[i] for i in whole.parameters.indices(patterns, "groups")]

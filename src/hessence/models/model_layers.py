@@ -83,28 +83,41 @@ class TrainingModeError(ValueError):
 
 
 def require_deterministic(model: nn.Module, *, eval_mode: bool = False) -> None:
-    """Refuse layers that draw random numbers, or let the samples of a batch interact."""
+    """Refuse layers that draw random numbers."""
     for name, module in model.named_modules():
-        reason = _random_or_coupled(module, training=module.training and not eval_mode)
-        if reason is None:
+        reason = _random(module) if module.training and not eval_mode else None
+        if reason is not None:
+            raise TrainingModeError(
+                f"model is in training mode and {_where(name, module)} {reason}: call model.eval() "
+                "first, or pass eval_mode=True, which leaves the model as it is."
+            )
+
+
+def require_uncoupled(model: nn.Module) -> None:
+    """Refuse layers that normalise over the batch, for data in several batches."""
+    for name, module in model.named_modules():
+        if not isinstance(module, _BATCH_NORMS) or not (
+            module.training or module.running_mean is None
+        ):
             continue
-        where = f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
-        if isinstance(module, _BATCH_NORMS) and module.running_mean is None:
+        said = f"{_where(name, module)} normalises over the batch"
+        if module.running_mean is None:
             raise ValueError(
-                f"model cannot be used: {where} {reason}, and has no running statistics to use "
-                "instead."
+                f"model cannot be used on several batches: {said}, and has no running statistics "
+                "to use instead; give all data as one batch."
             )
         raise TrainingModeError(
-            f"model is in training mode and {where} {reason}: call model.eval() first, or pass "
-            "eval_mode=True, which leaves the model as it is."
+            f"model is in training mode and {said}, but there are several: give all data as one, "
+            "call model.eval() first, or pass eval_mode=True, which leaves the model as it is."
         )
 
 
-def _random_or_coupled(module: nn.Module, *, training: bool) -> str | None:
-    if isinstance(module, _BATCH_NORMS) and (training or module.running_mean is None):
-        return "normalises over the batch"
-    if not training:
-        return None
+def _where(name: str, module: nn.Module) -> str:
+    return f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
+
+
+def _random(module: nn.Module) -> str | None:
+    """Say what a module in training mode does at random."""
     if isinstance(module, _DROPOUTS) and module.p > 0:
         return "drops values at random"
     if isinstance(module, nn.MultiheadAttention) and module.dropout > 0:
@@ -119,38 +132,53 @@ def _random_or_coupled(module: nn.Module, *, training: bool) -> str | None:
 class ModelState:
     """The attributes and buffers of a model as they are now, to be put back after a run.
 
-    A buffer that was written to is replaced, since a graph may hold it. What a run writes into
-    other tensors, lists and objects stays: where the loss depends on it, it is refused as random.
+    A buffer that was written to is replaced, since a graph may hold it. Lists that have grown, as
+    logs of activations do, are cut back, or they would keep the graph of every run. What else a run
+    writes into tensors and objects stays: where the loss depends on it, it is refused as random.
     """
 
     def __init__(self, model: nn.Module) -> None:
         scripted = torch.jit.ScriptModule
         homes = [vars(m) for m in model.modules() if not isinstance(m, scripted)]
         self._attributes = [(home, dict(home)) for home in homes]
-        self._homes = [(m._buffers, dict(m._buffers.items())) for m in model.modules()]
-        held = (tensor for _, buffers in self._homes for tensor in buffers.values())
-        self._values = {id(t): t.detach().clone() for t in held if _may_change(t)}
+        inside = (value for home in homes for value in home.values())
+        self._lists = [(value, len(value)) for value in inside if type(value) is list]
+        known: dict[int, _Buffer] = {}
+        self._buffers = [
+            (m._buffers, name, known.setdefault(id(tensor), _Buffer(tensor)))
+            for m in model.modules()
+            for name, tensor in m._buffers.items()
+        ]
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Put everything back. After an interrupt, that can be done again."""
         for attributes, before in self._attributes:
             for name in attributes.keys() - before.keys():
                 del attributes[name]
             attributes.update(before)
-        fresh: dict[int, Tensor] = {}
-        for home, buffers in self._homes:
-            for name, tensor in buffers.items():
-                values = self._values.get(id(tensor))
-                if values is not None and not torch.equal(tensor, values):
-                    buffers[name] = fresh.setdefault(id(tensor), values.clone())
-                if name not in home or home[name] is not buffers[name]:
-                    home[name] = buffers[name]
-        for old, new in fresh.items():
-            self._values[id(new)] = self._values.pop(old)
+        for listed, length in self._lists:
+            del listed[length:]
+        for home, name, buffer in self._buffers:
+            buffer.restore()
+            if name not in home or home[name] is not buffer.tensor:
+                home[name] = buffer.tensor
 
 
-def _may_change(tensor: Tensor | None) -> bool:
+class _Buffer:
+    """A buffer, and its values as they were."""
+
+    def __init__(self, tensor: Tensor | None) -> None:
+        self.tensor, self._values = tensor, None
+        if tensor is not None and _may_change(tensor):
+            self._values = tensor.detach().clone()
+
+    def restore(self) -> None:
+        if self._values is not None and not torch.equal(self.tensor, self._values):
+            self.tensor = self._values.clone()
+
+
+def _may_change(tensor: Tensor) -> bool:
     """Whether a buffer can be compared, and is not a parameter too."""
-    if tensor is None or isinstance(tensor, nn.Parameter):
+    if isinstance(tensor, nn.Parameter):
         return False
     return tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_nested

@@ -1,0 +1,337 @@
+"""What may be handed in as model, data and loss, and the sentence for what cannot work."""
+
+import copy
+import gc
+import weakref
+from collections import OrderedDict, UserDict
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import hessence as hs
+from tests.models.market import numbers
+from tests.models.oracle import assert_same, dense_hessian, finite_differences
+
+
+@pytest.fixture
+def mlp():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+
+
+@pytest.fixture
+def pair():
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return numbers(10, 3), numbers(10, 2)
+
+
+def penalised(model):
+    """A loss of (prediction, target) that reaches for a model's parameters."""
+
+    def loss(f, y):
+        return F.mse_loss(f, y) + 10 * sum((p**2).sum() for p in model.parameters())
+
+    return loss
+
+
+class Penalised(nn.Module):
+    """The same as a module, which may hold the model in a list or as a part."""
+
+    def __init__(self, model, *, hidden):
+        super().__init__()
+        self.model = [model] if hidden else model
+
+    def forward(self, f, y):
+        model = self.model[0] if isinstance(self.model, list) else self.model
+        return penalised(model)(f, y)
+
+
+ASKED = {
+    "hessian": lambda *case: hs.hessian(*case),
+    "ggn": lambda *case: hs.ggn(*case),
+    "gradient": lambda *case: hs.hessian(*case).gradient(),
+    "spectrum": lambda *case: hs.spectrum(*case),
+    "layers": lambda *case: hs.layer_spectra(*case),
+    "monitor": lambda *case: hs.Monitor(*case),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("form", ["function", "hidden", "part"])
+def test_a_loss_that_reaches_for_the_parameters_is_refused(mlp, pair, asked, form):
+    loss = penalised(mlp) if form == "function" else Penalised(mlp, hidden=form == "hidden")
+    with pytest.raises(ValueError, match=r"loss depends on '0\.weight'.*closure loss\(model, batch"):
+        ASKED[asked](mlp, pair, loss)
+
+
+def test_the_closure_that_it_asks_for_is_right_everywhere(mlp, pair):
+    x, y = pair
+
+    def closure(model, batch):
+        return penalised(model)(model(batch[0]), batch[1])
+
+    def value():
+        return penalised(mlp)(mlp(x), y)
+
+    expected = dense_hessian(value, mlp.parameters())
+    top = torch.linalg.eigvalsh(expected)[-1]
+    given = {"closure": True}
+    H = hs.hessian(mlp, pair, closure, **given)
+    assert_same(H.dense(), expected)
+    slopes = torch.autograd.grad(value(), list(mlp.parameters()))
+    assert_same(H.gradient(), torch.cat([s.reshape(-1) for s in slopes]))
+    assert float(hs.spectrum(mlp, pair, closure, **given).sharpness) == pytest.approx(float(top))
+    assert hs.Monitor(mlp, pair, closure, **given).measure(0).sharpness == pytest.approx(float(top))
+    first = hs.layer_spectra(mlp, pair, closure, **given)["0"].eigenvalues[0]
+    assert float(first) == pytest.approx(float(torch.linalg.eigvalsh(expected[:16, :16])[-1]))
+
+
+class Normalised(nn.Module):
+    """Normalises over the batch: by a layer, by PyTorch's function, or by hand."""
+
+    def __init__(self, how):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            self.inward, self.outward = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.how, self.norm = how, nn.Identity()
+        if how in ("layer", "without statistics"):
+            self.norm = nn.BatchNorm1d(4, track_running_stats=how == "layer")
+        self.double()
+
+    def forward(self, x):
+        z = self.norm(self.inward(x))
+        if self.how == "function":
+            z = F.batch_norm(z, None, None, training=True)
+        if self.how == "by hand":
+            z = (z - z.mean(0)) / (z.var(0) + 1e-5).sqrt()
+        return self.outward(torch.tanh(z))
+
+
+@pytest.mark.parametrize("how", ["layer", "without statistics", "function", "by hand"])
+@pytest.mark.parametrize("loss", [nn.MSELoss(), lambda f, y: F.mse_loss(f, y)])
+def test_normalising_over_one_batch_is_a_loss(pair, how, loss):
+    model, (x, y) = Normalised(how), pair
+    before = copy.deepcopy(model.state_dict())
+    expected = finite_differences(lambda: F.mse_loss(model(x), y), model.parameters())
+    model.load_state_dict(before)
+    H = hs.hessian(model, pair, loss)
+    assert H.check().passed
+    assert_same(H.dense(), expected, 1e-7)
+    assert_same(hs.hessian(model, pair, loss, memory=0).dense(), H.dense())
+    top = float(torch.linalg.eigvalsh(H.dense())[-1])
+    assert float(hs.spectrum(model, pair, loss).sharpness) == pytest.approx(top, rel=1e-10)
+    monitor = hs.Monitor(model, pair, loss)
+    assert monitor.measure(0).sharpness == pytest.approx(top, rel=1e-6)
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize("how", ["layer", "without statistics"])
+def test_layers_that_normalise_over_each_of_several_batches_are_refused(pair, how):
+    x, y = pair
+    model = Normalised(how)
+    batches = [(x[:5], y[:5]), (x[5:], y[5:])]
+    with pytest.raises(ValueError, match=r"layer 'norm'.*give all data as one"):
+        hs.hessian(model, batches, nn.MSELoss())
+    if how == "layer":
+        monitor = hs.Monitor(model.eval(), batches, nn.MSELoss())
+        model.train()
+        with pytest.raises(ValueError, match=r"layer 'norm'.*give all data as one"):
+            monitor.measure(0)
+        hs.hessian(model, batches, nn.MSELoss(), eval_mode=True)
+
+
+@pytest.mark.parametrize("how", ["function", "by hand"])
+@pytest.mark.parametrize("loss", [nn.MSELoss(), lambda f, y: F.mse_loss(f, y)])
+def test_other_ways_to_normalise_over_several_batches_are_noticed(pair, how, loss):
+    (x, y), model = pair, Normalised(how)
+    batches = [(x[:5], y[:5]), (x[5:], y[5:])]
+    H = hs.hessian(model, batches, loss, reduction="mean")
+    assert not H.check().passed
+    with pytest.warns(hs.CheckWarning, match="predictions for two batches together"):
+        hs.spectrum(model, batches, loss, reduction="mean")
+
+
+class Single(nn.Module):
+    """Takes a mapping as its one argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2, dtype=torch.float64)
+
+    def forward(self, batch):
+        return torch.tanh(self.layer(batch["x"]))
+
+
+class Encoding(UserDict):
+    """Has attributes for its entries, as tokenizers' batches do."""
+
+    def __getattr__(self, name):
+        if name in ("data", "__setstate__"):
+            raise AttributeError(name)
+        try:
+            return self.data[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, UserDict, Encoding])
+def test_a_mapping_as_the_only_argument(kind, pair):
+    (x, y), model = pair, Single()
+    H = hs.hessian(model, (kind({"x": x}), y), nn.MSELoss())
+    expected = dense_hessian(lambda: F.mse_loss(model({"x": x}), y), model.parameters())
+    assert_same(H.dense(), expected)
+    assert H.check().passed
+    named = hs.hessian(nn.Sequential(model.layer, nn.Tanh()), (kind({"input": x}), y), nn.MSELoss())
+    assert_same(named.dense(), expected)
+    inside = hs.hessian(nn.Sequential(model), (kind({"x": x}), y), nn.MSELoss())
+    assert_same(inside.dense(), expected)
+
+
+class Output(OrderedDict):
+    """What models of Hugging Face return."""
+
+    loss = None
+
+
+class Own(nn.Module):
+    """Computes its loss itself, if it has labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2, dtype=torch.float64)
+
+    def forward(self, x, labels=None):
+        output = Output(logits=torch.tanh(self.layer(x)))
+        if labels is not None:
+            output.loss = F.mse_loss(output["logits"], labels)
+        return output
+
+
+def test_the_loss_of_a_models_output(pair):
+    (x, y), model = pair, Own()
+    with pytest.raises(TypeError, match=r"model\(\*\*batch\)\.loss, pass closure=True"):
+        hs.hessian(model, (x, y), lambda output, target: output.loss)
+    with pytest.raises(TypeError, match=r"prediction of type Output.*closure=True"):
+        hs.hessian(model, (x, y), lambda output, target: output.losses)
+    batch = {"x": x, "labels": y}
+    with pytest.raises(TypeError, match=r"no 'loss' in the model.*model\(\*\*batch\)\.loss"):
+        hs.hessian(model, batch, lambda output, _: output.loss).dense()
+    H = hs.hessian(model, batch, lambda model, batch: model(**batch).loss)
+    assert_same(H.dense(), dense_hessian(lambda: model(x, y).loss, model.parameters()))
+
+
+def test_a_list_of_two_tensors_is_asked_about(mlp, pair):
+    x, _ = pair
+
+    def closure(model, batch):
+        return model(batch).square().mean()
+
+    with pytest.raises(ValueError, match=r"a pair \(input, target\) or two batches"):
+        hs.hessian(mlp, [x[:5], x[5:]], closure, reduction="mean")
+    H = hs.hessian(mlp, [x[:5], x[5:]], closure, reduction="mean", closure=True)
+    assert_same(H.dense(), dense_hessian(lambda: mlp(x).square().mean(), mlp.parameters()))
+
+
+class Applied(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.layer, self.function = nn.Linear(3, 4, dtype=torch.float64), function
+
+    def forward(self, x):
+        return self.function(self.layer(x))
+
+
+ONCE = {
+    "_cdist": lambda z: torch.cdist(z, z[:4]),
+    "_pdist": lambda z: F.pdist(z),
+    "_embedding_bag": lambda z: F.embedding_bag(torch.tensor([[0, 1], [2, 3]]), z),
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+@pytest.mark.parametrize("asked", ["hessian", "spectrum", "monitor"])
+def test_operations_without_a_second_derivative_are_named(name, asked, pair):
+    model, (x, _) = Applied(ONCE[name]), pair
+    work = {
+        "hessian": lambda *case: hs.hessian(*case).dense(),
+        "spectrum": hs.spectrum,
+        "monitor": lambda *case: hs.Monitor(*case).measure(0),
+    }[asked]
+    with pytest.raises(NotImplementedError, match=rf"{name}.*Write it out in other operations"):
+        work(model, ({"x": x}, model(x).detach()), nn.MSELoss())
+
+
+def test_what_the_sentence_proposes_is_right(pair):
+    model, (x, _) = Applied(lambda z: (z[:, None] - z[None, :4] + 1).norm(dim=-1)), pair
+    y = torch.zeros_like(model(x)).detach()
+    expected = finite_differences(lambda: F.mse_loss(model(x), y), model.parameters())
+    assert_same(hs.hessian(model, [({"x": x}, y)], nn.MSELoss()).dense(), expected, 1e-7)
+
+
+@pytest.mark.parametrize("asked", ["spectrum", "layers", "product"])
+def test_a_parameter_that_is_not_finite_is_named(mlp, pair, asked):
+    with torch.no_grad():
+        mlp[2].bias[1] = float("nan")
+    work = {
+        "spectrum": hs.spectrum,
+        "layers": hs.layer_spectra,
+        "product": lambda *case: hs.hessian(*case) @ torch.ones(26, dtype=torch.float64),
+    }[asked]
+    with pytest.raises(ValueError, match=r"parameter '2\.bias' holds NaN"):
+        work(mlp, pair, nn.MSELoss())
+
+
+@pytest.mark.parametrize("asked", [hs.hessian, hs.ggn, hs.spectrum, hs.layer_spectra, hs.Monitor])
+def test_inputs_and_targets_as_two_arguments(mlp, pair, asked):
+    with pytest.raises(TypeError, match=r"data must be one argument.*\(x, y\)"):
+        asked(mlp, *pair, nn.MSELoss())
+
+
+@pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
+def test_restriction_to_parts_of_the_model(mlp, pair, operator):
+    H = operator(mlp, pair, nn.MSELoss())
+    for given, names in [
+        (mlp[0], "0"),
+        (mlp[2].weight, "2.weight"),
+        ([mlp[2], "0.bias"], ["2", "0.bias"]),
+    ]:
+        expected = operator(mlp, pair, nn.MSELoss(), names).dense()
+        assert_same(H.restrict(given).dense(), expected)
+        assert_same(operator(mlp, pair, nn.MSELoss(), given).dense(), expected)
+    for other in (nn.Linear(2, 2), nn.Parameter(torch.ones(2)), H.restrict("2") and mlp[0]):
+        with pytest.raises(ValueError, match="params: a"):
+            H.restrict("2").restrict(other)
+    assert H.restrict(slice(0, 3)).shape == H.restrict([0, 5, 7]).shape == (3, 3)
+
+
+class Logging(nn.Module):
+    """Notes what it computes in a list that grows for ever."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.log = nn.Linear(3, 2, dtype=torch.float64), []
+
+    def forward(self, x):
+        self.log.append(torch.tanh(self.layer(x)))
+        SEEN.append(weakref.ref(self.log[-1]))
+        return self.log[-1]
+
+
+SEEN = []
+
+
+def test_lists_that_grow_keep_no_graph_alive(pair):
+    model = Logging()
+    H = hs.hessian(model, pair, nn.MSELoss(), memory=0)
+    SEEN.clear()
+    for _ in range(5):
+        H @ torch.ones(8, dtype=torch.float64)
+    gc.collect()
+    assert len(SEEN) >= 5
+    assert not any(reference() is not None for reference in SEEN)
+    assert model.log == []
