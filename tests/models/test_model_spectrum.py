@@ -173,12 +173,30 @@ def test_saved_and_loaded(large, tmp_path):
         loaded.verify(np.eye(s.size))
 
 
-def test_watching(large):
+def test_progress(large, capsys):
     model, data, _ = large
     seen = []
-    s = hs.spectrum(model, data, nn.MSELoss(), k=1, watch=seen.append)
+    s = hs.spectrum(model, data, nn.MSELoss(), k=1, progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == s.products
+    assert capsys.readouterr().err == ""
+    hs.spectrum(model, data, nn.MSELoss(), k=1, progress=True)
+    shown = capsys.readouterr().err
+    assert " products" in shown
+    assert shown.endswith("\r\x1b[K")
+    with pytest.raises(TypeError, match="progress must be"):
+        hs.spectrum(model, data, nn.MSELoss(), progress="bar")
+
+
+def test_the_products_of_the_trace(large):
+    model, data, _ = large
+    few, many = (hs.spectrum(model, data, nn.MSELoss(), k=1, trace_products=n) for n in (20, 200))
+    assert many.products - few.products == 180
+    assert many.trace_stderr < few.trace_stderr
+    H = hs.hessian(model, data, nn.MSELoss())
+    assert H.spectrum(k=1, trace_products=20).trace == few.trace
+    with pytest.raises(ValueError, match="trace_products must be an integer of at least 4"):
+        hs.spectrum(model, data, nn.MSELoss(), trace_products=3)
 
 
 @pytest.mark.parametrize("size", [8, 200])

@@ -11,11 +11,11 @@ PAUSE = 0.1
 
 
 class ProgressBar:
-    """A bar with the time left, where the end is known, if the stream is a terminal."""
+    """A bar with the time left, where the end is known, by default if the stream is a terminal."""
 
-    def __init__(self, stream: TextIO, unit: str) -> None:
+    def __init__(self, stream: TextIO, unit: str, shown: bool | None = None) -> None:
         self._stream, self._unit = stream, unit
-        self._shown = stream.isatty()
+        self._shown = stream.isatty() if shown is None else shown
         self.begin("", None)
 
     def begin(self, label: str, total: int | None, already: int = 0) -> None:

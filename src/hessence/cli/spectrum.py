@@ -187,7 +187,7 @@ def _find(
         memory = None if options.memory is None else options.memory * 1e9
         result = hs.spectrum(
             model, data, loss, options.k, **{name: getattr(options, name) for name in alike},
-            closure=options.closure or None, rng=options.seed, memory=memory, watch=bar.update,
+            closure=options.closure or None, rng=options.seed, memory=memory, progress=bar.update,
         )  # fmt: skip
         if isinstance(result, hs.Estimate):
             done = result.products

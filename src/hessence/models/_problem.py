@@ -248,7 +248,7 @@ class Problem:
         if self._chain is not None and not self._chain.before and inputs.ndim > 1:
             return True
         gap = self._company_gap
-        return gap is not None and gap <= 1e3 * torch.finfo(whole.dtype).eps
+        return gap is not None and gap <= 1e3 * self._eps
 
     @property
     def coupled(self) -> bool:
@@ -264,9 +264,11 @@ class Problem:
         if any(isinstance(module, timed) and not module.batch_first for module in modules):
             return False
         gap = self._company_gap if is_sample_pair(first) else None
-        return (
-            gap is not None and gap > torch.finfo(self.copy.parameters.leaves[0].dtype).eps ** 0.5
-        )
+        return gap is not None and gap > self._eps**0.5
+
+    @property
+    def _eps(self) -> float:
+        return float(torch.finfo(self.copy.parameters.leaves[0].dtype).eps)
 
     @cached_property
     def _company_gap(self) -> float | None:

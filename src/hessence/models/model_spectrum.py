@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 from hessence._common.arguments import Seed
 from hessence._common.device import full_precision
 from hessence._common.messages import warn
+from hessence._common.progress import ProgressBar
 from hessence.krylov.request import require_options
 from hessence.models._model_checks import misfit
 from hessence.models.checks import CheckWarning
@@ -39,7 +42,8 @@ def spectrum(
     copy: bool = True,
     probes: int = 16,
     steps: int = 64,
-    watch: Callable[[int], None] | None = None,
+    trace_products: int = 50,
+    progress: bool | Callable[[int], None] = False,
 ) -> Spectrum | Estimate:
     """Return the Hessian spectrum of a model's loss: exact if there is a theorem, else estimated.
 
@@ -69,8 +73,11 @@ def spectrum(
         See ``hs.hessian``.
     probes, steps : int
         Of the density of an estimate, see ``hs.density``.
-    watch : callable, optional
-        Called with the number of products so far, as they are made.
+    trace_products : int
+        How many products an estimate of the trace takes, at least 4.
+    progress : bool or callable
+        Whether to count the products on standard error, as they are made; or what to call with
+        their number so far.
 
     Returns
     -------
@@ -93,7 +100,7 @@ def spectrum(
     Notes
     -----
     Up to 512 parameters the whole matrix is computed and solved; the estimate's errors are then
-    rounding. Beyond, Lanczos finds the k eigenvalues, and 50 products go into the trace. The
+    rounding. Beyond, Lanczos finds the k eigenvalues, and `trace_products` go into the trace. The
     density is computed when ``estimate.density`` is first looked at.
 
     Labels of an exact spectrum: "outlier" and "bulk" as in the papers, with the cell, input or
@@ -118,12 +125,30 @@ def spectrum(
     (2, False, True)
     """
     H = hessian(model, data, loss, params, reduction, eval_mode, memory, closure=closure, copy=copy)
-    if watch is not None:
-        H.watch(watch)
-    return _solve(
-        H, k, method=method, which=which, tol=tol, rng=rng, probes=probes, steps=steps,
-        memory=memory,
-    )  # fmt: skip
+    with _counted(H, progress):
+        return _solve(
+            H, k, method=method, which=which, tol=tol, rng=rng, probes=probes, steps=steps,
+            trace_products=trace_products, memory=memory,
+        )  # fmt: skip
+
+
+@contextmanager
+def _counted(H: ModelHessian, progress: bool | Callable[[int], None]) -> Iterator[None]:
+    """Show how many products were made, or tell whoever wants to know."""
+    if not isinstance(progress, bool) and not callable(progress):
+        raise TypeError(f"progress must be True, False or a function, got {progress!r}.")
+    if progress is not True:
+        H.watch(progress or None)
+        yield
+        return
+    bar = ProgressBar(sys.stderr, "products", shown=True)
+    bar.begin("eigenvalues and trace", None)
+    H.watch(bar.update)
+    try:
+        yield
+    finally:
+        H.watch(None)
+        bar.clear()
 
 
 def _solve(
@@ -136,6 +161,7 @@ def _solve(
     rng: Seed = 0,
     probes: int = 16,
     steps: int = 64,
+    trace_products: int = 50,
     memory: float | None = None,
 ) -> Spectrum | Estimate:
     """Return the spectrum of a model's Hessian; ``spectrum`` tells of the arguments."""
@@ -160,8 +186,8 @@ def _solve(
         raise ValueError(f"model has no exact spectrum here: {reason}")
     H.require_sound()
     return estimate(
-        H, k, which=which, tol=tol, rng=rng, probes=probes, steps=steps, memory=memory,
-        reason=reason,
+        H, k, which=which, tol=tol, rng=rng, probes=probes, steps=steps,
+        trace_products=trace_products, memory=memory, reason=reason,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arguments import Seed
+from hessence._common.arguments import Seed, require_int
 from hessence._common.arrays import epsilon, integers, like, to_numpy
 from hessence._common.device import budget
 from hessence.krylov.density import density
@@ -17,7 +17,7 @@ from hessence.krylov.density_result import Density, known_density
 from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.krylov.request import Which, preference, require_options
-from hessence.krylov.trace import trace
+from hessence.krylov.trace import FEWEST, trace
 from hessence.spectra.estimate import Estimate
 
 SMALL = 512
@@ -32,9 +32,6 @@ LARGEST = 2**14
 DENSE_COPIES = 6
 """How many matrices in double precision that takes at a time."""
 
-TRACE_PRODUCTS = 50
-"""How many products the trace is estimated with."""
-
 
 def estimate(
     H: Any,
@@ -45,14 +42,15 @@ def estimate(
     rng: Seed = 0,
     probes: int = 16,
     steps: int = 64,
+    trace_products: int = 50,
     memory: float | None = None,
     reason: str = "no theorem is known for this operator.",
 ) -> Estimate:
     """Estimate the spectrum of an operator by products with it.
 
     Up to 512 parameters the whole matrix is computed and solved. Beyond, Lanczos finds the k
-    eigenvalues, and 50 products go into the trace. The density is computed when it is first looked
-    at.
+    eigenvalues, and further products go into the trace. The density is computed when it is first
+    looked at.
 
     Parameters
     ----------
@@ -64,6 +62,8 @@ def estimate(
         See ``hs.eigenpairs``.
     probes, steps : int
         Of the density, see ``hs.density``.
+    trace_products : int
+        How many products go into the trace, at least 4.
     memory : float, optional
         How many bytes vectors and matrices may take, by default half of what the device has free.
     reason : str
@@ -72,6 +72,7 @@ def estimate(
     if len(H.shape) != 2:
         raise ValueError(f"an estimate is of one operator, but H is a batch of shape {H.shape}.")
     require_options(k, which, tol, rng, probes, steps)
+    require_int("trace_products", trace_products, FEWEST, None)
     size, room = int(H.shape[0]), budget(memory, H.reference)
     everything = k is None or k >= size
     if everything and size > LARGEST:
@@ -88,7 +89,7 @@ def estimate(
     if k is None or everything or size <= SMALL:
         return _dense(H, k, which, reason)
     pairs = eigenpairs(H, k=k, which=which, tol=tol, rng=rng)
-    found = trace(H, products=TRACE_PRODUCTS, rng=rng, memory=memory)
+    found = trace(H, products=trace_products, rng=rng, memory=memory)
     # The estimate may live long, and holds the operator for its density: without what that keeps.
     H.release()
     whole = size <= min(probes * steps, WHOLE) and needed <= room
