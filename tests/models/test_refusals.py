@@ -240,7 +240,7 @@ def test_classes_in_the_last_dimension():
     "loss", [None, nn.MSELoss(), lambda f, y: (f - y).pow(2).mean()], ids=["default", "mse", "own"]
 )
 @pytest.mark.parametrize(("x", "told"), [
-    (torch.ones(4, 5), r"shape \(n, 5\) and float32: mat1 and mat2 shapes cannot be multiplied"),
+    (torch.ones(4, 5), r"shape \(n, 5\) and float32: .*shapes cannot be multiplied"),
     (torch.ones(4), r"shape \(n\) and float32"),
     (torch.ones(4, 2) + 1j, r"shape \(n, 2\) and complex64"),
     (torch.ones(4, 2, dtype=torch.int64), r"shape \(n, 2\) and int64"),
