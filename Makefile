@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 # Tests share a worker with the rest of their file, and with what that sets up once.
 WORKERS := -n 2 --dist loadscope
 
-.PHONY: demo test test-all hunt lint bench clean
+.PHONY: demo test test-all test-newest hunt lint bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -22,6 +22,16 @@ test: lint
 
 test-all: lint
 	$(BIN)/python -m pytest $(WORKERS) -m ""
+
+# All of it on the newest PyTorch, whose default build is several GB: before a release, not in CI.
+# TORCH=2.6.* takes another one, such as the oldest that is supported.
+TORCH ?=
+test-newest:
+	test -x .venv-newest/bin/python || python3 -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
+		"torch$(if $(TORCH),==$(TORCH))" -e ".[torch,plot,experiments,cluster,data,dev]"
+	.venv-newest/bin/python -m pip install --quiet --no-deps curvlinops-for-pytorch
+	.venv-newest/bin/python -m pytest $(WORKERS)
 
 # New examples for the property tests, a thousand each: takes hours. SEED=7 repeats a run.
 hunt: $(READY)
@@ -47,4 +57,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

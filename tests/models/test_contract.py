@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 import weakref
 from collections import OrderedDict, UserDict
 
@@ -335,3 +336,25 @@ def test_lists_that_grow_keep_no_graph_alive(pair):
     assert len(SEEN) >= 5
     assert not any(reference() is not None for reference in SEEN)
     assert model.log == []
+
+
+def test_results_pickle_and_come_back_equal(mlp, pair, tmp_path):
+    monitor = hs.Monitor(mlp, pair, nn.MSELoss(), k=2)
+    results = [
+        monitor.measure(3),
+        monitor.history,
+        hs.layer_spectra(mlp, pair, nn.MSELoss(), k=2),
+        hs.hessian(mlp, pair, nn.MSELoss()).check(),
+        hs.spectrum(mlp, pair, nn.MSELoss(), k=3),
+    ]
+    for i, result in enumerate(results):
+        again = pickle.loads(pickle.dumps(result))
+        result.save(tmp_path / f"{i}.json")
+        loaded = hs.load(tmp_path / f"{i}.json")
+        assert type(again) is type(loaded) is type(result)
+        assert again == result
+        assert loaded == result
+        assert loaded != results[i - 1]
+        assert " at 0x" not in repr(result)
+        assert repr(loaded).splitlines()[0] == repr(result).splitlines()[0]
+    assert repr(monitor).startswith("Monitor: 1 measurement of 2 eigenvalues")

@@ -1,7 +1,9 @@
 """Interrupts at any moment, and threads that infer or train meanwhile: nobody is worse off."""
 
+import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,6 +16,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 import hessence as hs
+from hessence.models.history import History
 from tests.models.market import numbers
 from tests.models.oracle import assert_same
 from tests.models.untouched import assert_untouched, state
@@ -126,3 +129,51 @@ def test_another_thread_infers_and_trains_meanwhile(case):
     model.train()
     assert rounds > 5
     assert wrong == 0
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    data = numbers(20, 3), numbers(20, 1)
+    H = hs.hessian(model, data, nn.MSELoss()).dense()
+    path = tmp_path_factory.mktemp("killed") / "run.json"
+    return model, data, path, float(torch.linalg.eigvalsh(H)[-1])
+
+
+@given(st.floats(0, 0.02))
+def test_kills_while_a_monitor_writes_its_files(trained, delay):
+    """What is in the files is whole, and the next run goes on with it."""
+    model, data, path, sharpness = trained
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # Nothing of the test's own may run in the child, whatever happens there.
+        try:
+            monitor = hs.Monitor(model, data, nn.MSELoss(), path=path)
+            start = int(monitor.history.steps[-1]) + 1 if len(monitor.history) else 0
+            for step in range(start, start + 10_000):
+                monitor.measure(step)
+                if step == start:
+                    os.write(told, b"!")
+        finally:
+            os._exit(1)
+    try:
+        os.close(told)
+        assert os.read(ready, 1) == b"!"
+        time.sleep(delay)
+    finally:
+        os.close(ready)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    left = History.load(path)
+    assert list(left.steps) == list(range(len(left)))
+    monitor = hs.Monitor(model, data, nn.MSELoss(), path=path)
+    assert monitor.history == left
+    record = monitor.measure(len(left))
+    assert record.sharpness == pytest.approx(sharpness, abs=float(record.errors[0]) + 1e-12)
+    assert History.load(path) == monitor.history
+    if len(left) > 300:
+        path.unlink()
