@@ -67,7 +67,7 @@ class Chain:
         before: list[nn.Module] = []
         stages: list[Stage] = []
         seen: set[int] = set()
-        for name, module in ((layer.name, layer.module) for layer in flatten(model)):
+        for name, module in flatten(model):
             if is_plain(module, nn.Linear) and "weight" in module._parameters:
                 own = {id(parameter) for parameter in module.parameters()}
                 if own & seen:

@@ -42,6 +42,13 @@ class Batches:
         How many bytes of data to keep at most.
     parameters : sequence of Tensor
         What is differentiated by; batches may hold some of them, which are not copied.
+
+    Attributes
+    ----------
+    first : object
+        The first batch.
+    kept : list or None
+        All batches, if they fit into the memory.
     """
 
     def __init__(
@@ -63,7 +70,7 @@ class Batches:
         kept: list[Any] = []
         size = 0
         self.first: Any = None
-        self._kept: list[Any] | None = None
+        self.kept: list[Any] | None = None
         for batch in self._read():
             if self.first is None:
                 self.first = batch
@@ -75,12 +82,7 @@ class Batches:
             kept.append(batch)
         if not kept:
             raise ValueError("data is empty: it has no batches.")
-        self._kept = kept
-
-    @property
-    def kept(self) -> list[Any] | None:
-        """All batches, if they fit into the memory."""
-        return self._kept
+        self.kept = kept
 
     def regrouped(self, size: int) -> Iterable[Any]:
         """Return the batches joined and cut to at most so many samples, see ``merged``.
@@ -88,14 +90,14 @@ class Batches:
         What is kept is joined once, and takes the place of what it was made of; for another size
         it is only cut, so that there is never a second copy of the data.
         """
-        if self._kept is None:
+        if self.kept is None:
             return merged(self._pass(), size)
         if not self._joined:
-            self._kept, self._joined = list(merged(self._kept, size)), True
-        return [piece for batch in self._kept for piece in merged([batch], size)]
+            self.kept, self._joined = list(merged(self.kept, size)), True
+        return [piece for batch in self.kept for piece in merged([batch], size)]
 
     def __iter__(self) -> Iterator[Any]:
-        return self._pass() if self._kept is None else iter(self._kept)
+        return self._pass() if self.kept is None else iter(self.kept)
 
     def _pass(self) -> Iterator[Any]:
         """Read all batches again; they must be those of the passes before."""

@@ -175,11 +175,6 @@ class History(Saved, kind="history"):
         earlier = tuple(record for record in self.records if record.step < step)
         return History(self.parameters, self.k, earlier)
 
-    def with_record(self, record: Measurement) -> History:
-        """Return the history with one more measurement, instead of any at or after its step."""
-        earlier = self.before(record.step).records
-        return History(self.parameters, self.k, (*earlier, record))
-
     def plot(self, ax: Any = None) -> Any:
         """Draw eigenvalues through training and 2 / lr; see ``hessence.plotting.training``."""
         from hessence.plotting.training import draw_history

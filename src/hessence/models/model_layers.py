@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,14 +14,6 @@ _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 DROPOUT = (
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A module and its name in the model."""
-
-    name: str
-    module: Any
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
@@ -40,14 +31,14 @@ def has_hooks(module: nn.Module) -> bool:
     return own or any(getattr(nn.modules.module, f"_global_{name}", None) for name in names)
 
 
-def flatten(module: nn.Module, name: str = "") -> Iterator[Layer]:
-    """Yield the layers of nested ``nn.Sequential`` in the order they act, without idle ones.
+def flatten(module: nn.Module, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield names and layers of nested ``nn.Sequential`` in the order they act, without idle ones.
 
     A module that is not a plain ``nn.Sequential`` is a single layer.
     """
     if not is_plain(module, nn.Sequential):
         if not _is_skipped(module):
-            yield Layer(name, module)
+            yield name, module
         return
     for key, child in module._modules.items():
         if child is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -191,7 +193,8 @@ class Monitor:
             record = self._measured(int(step), rate, len(earlier))
         if self._files is not None and len(self._history) and not len(earlier):
             self._files.set_aside()
-        self._last, self._history = int(step), earlier.with_record(record)
+        self._last = int(step)
+        self._history = replace(earlier, records=(*earlier.records, record))
         if self._files is not None:
             states = {name: tracker.state() for name, tracker in self._trackers.items()}
             self._files.save(self._history, states)
@@ -264,10 +267,6 @@ def _nothing(k: int) -> Top:
 def _rate(lr: Any) -> float:
     if lr is None:
         return math.nan
-    if isinstance(lr, bool) or not _is_number(lr) or not 0 < lr < math.inf:
+    if isinstance(lr, bool) or not isinstance(lr, Real) or not 0 < float(lr) < math.inf:
         raise ValueError(f"lr must be a positive number, got {lr!r}.")
     return float(lr)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating))
