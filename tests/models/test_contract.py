@@ -136,14 +136,28 @@ def test_layers_that_normalise_over_each_of_several_batches_are_refused(pair, ho
     x, y = pair
     model = Normalised(how)
     batches = [(x[:5], y[:5]), (x[5:], y[5:])]
-    with pytest.raises(ValueError, match=r"layer 'norm'.*give all data as one"):
+    with pytest.raises(ValueError, match=r"layer 'norm'.*all data must be one"):
         hs.hessian(model, batches, nn.MSELoss())
     if how == "layer":
         monitor = hs.Monitor(model.eval(), batches, nn.MSELoss())
         model.train()
-        with pytest.raises(ValueError, match=r"layer 'norm'.*give all data as one"):
+        with pytest.raises(ValueError, match=r"layer 'norm'.*all data must be one"):
             monitor.measure(0)
         hs.hessian(model, batches, nn.MSELoss(), eval_mode=True)
+
+
+def test_a_batch_that_may_be_cut_stays_in_evaluation_mode(pair):
+    """An operator of a model in evaluation mode may have cut its one batch already."""
+    model = Normalised("layer").eval()
+    monitor = hs.Monitor(model, pair, nn.MSELoss())
+    monitor.measure(0)
+    model.train()
+    with pytest.raises(ValueError, match=r"layer 'norm'.*all data must be one"):
+        monitor.measure(1)
+    training = hs.Monitor(model, pair, nn.MSELoss())
+    training.measure(0)
+    model.eval()
+    assert training.measure(1).sharpness == pytest.approx(monitor.measure(1).sharpness, rel=1e-6)
 
 
 @pytest.mark.parametrize("how", ["function", "by hand"])

@@ -3,7 +3,6 @@
 import copy
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 import hessence as hs
-from hessence.models._exact_kernels import exact_kernels
+from hessence.models._exact_kernels import with_exact_kernels
 from tests.models.oracle import assert_same, dense_hessian, finite_differences
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script")
@@ -43,8 +42,7 @@ LAYER_NORMS = {
 def product(operation, inputs, weights, directions, *, replaced):
     """Differentiate ½⟨weights, operation²⟩ twice, as a product does."""
     leaves = [i.clone().requires_grad_() for i in inputs]
-    with exact_kernels() if replaced else nullcontext():
-        value = operation(*leaves)
+    value = with_exact_kernels(operation, *leaves) if replaced else operation(*leaves)
     total = (weights * value * value).sum() / 2 + (weights * value).sum()
     gradients = torch.autograd.grad(total, leaves, create_graph=True)
     images = torch.autograd.grad(gradients, leaves, directions, materialize_grads=True)

@@ -35,8 +35,6 @@ RANDOM = {
     "dropout 1d": (lambda: Nested(nn.Dropout1d(0.1)), "'body.1.0' (Dropout1d) drops"),
     "alpha dropout": (lambda: Nested(nn.AlphaDropout(0.1)), "'body.1.0' (AlphaDropout) drops"),
     "rrelu": (lambda: Nested(nn.RReLU()), "'body.1.0' (RReLU) draws"),
-    "batch norm": (lambda: Nested(nn.BatchNorm1d(4)), "'body.1.0' (BatchNorm1d) normalises"),
-    "sync batch norm": (lambda: Nested(nn.SyncBatchNorm(4)), "(SyncBatchNorm) normalises"),
     "attention": (lambda: Attending(0.2), "'attention' (MultiheadAttention) drops"),
     "lstm": (
         lambda: Recurrent(nn.LSTM, num_layers=2, dropout=0.3), "'recurrent' (LSTM) drops",
@@ -89,12 +87,23 @@ def test_evaluation_mode_for_the_time_being(make):
     assert_same(hs.hessian(model.train(), (x, y), loss, eval_mode=True).dense(), expected)
 
 
+BATCHES = [(numbers(3, 4), numbers(3, 4))] * 2
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.SyncBatchNorm])
+@pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
+def test_batch_norms_on_several_batches(kind, operator):
+    said = rf"training mode and layer 'body.1.0' \({kind.__name__}\) normalises .*eval_mode=True"
+    with pytest.raises(ValueError, match=said):
+        operator(Nested(kind(4)).double(), BATCHES, nn.MSELoss())
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("eval_mode", [True, False])
 def test_batch_norms_without_running_statistics(training, eval_mode):
-    model = Nested(nn.BatchNorm1d(4, track_running_stats=False)).train(training)
+    model = Nested(nn.BatchNorm1d(4, track_running_stats=False)).train(training).double()
     with pytest.raises(ValueError, match=r"'body.1.0' \(BatchNorm1d\).* no running statistics"):
-        hs.hessian(model, (torch.randn(3, 4), torch.randn(3, 4)), eval_mode=eval_mode)
+        hs.hessian(model, BATCHES, eval_mode=eval_mode)
 
 
 def half():
@@ -264,7 +273,7 @@ def test_data_that_are_not_finite(operator):
     x[3, 1] = float("nan")
     H = operator(nn.Sequential(nn.Linear(2, 3), nn.Tanh()), (x, torch.randn(5, 3)))
     for use in (lambda: H.dense(), lambda: H @ torch.ones(9), lambda: hs.eigenpairs(H, 2)):
-        with pytest.raises(ValueError, match=r"contains NaN or infinity; it comes from the data"):
+        with pytest.raises(ValueError, match="contains NaN or infinity: data holds NaN"):
             use()
 
 
@@ -326,9 +335,8 @@ def test_targets_and_weights_that_do_not_go_with_the_loss(loss, target, message)
 
 
 def test_losses_of_one_argument():
-    with pytest.raises(TypeError, match="takes 1 positional argument but 2 were given") as caught:
+    with pytest.raises(TypeError, match=r"called as loss\(prediction, target\).*1 positional"):
         hs.hessian(nn.Linear(2, 3), (torch.randn(4, 2), torch.randn(4, 3)), lambda m: m)
-    assert "called as loss(prediction, target)" in caught.value.__notes__[0]
 
 
 def test_names_that_match_nothing_are_answered_by_those_there_are():

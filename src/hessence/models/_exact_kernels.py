@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -20,13 +19,12 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
 
-from hessence._common.device import full_precision
+from hessence._common.device import reduced
 from hessence.models._loss_kernels import ACCURATE
 
 
-@contextmanager
-def exact_kernels() -> Iterator[None]:
-    """Use kernels whose second derivatives exist and are right, in this thread.
+def with_exact_kernels(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function with kernels whose second derivatives exist and are right, in this thread.
 
     The fused kernels of scaled dot-product attention and of cuDNN's recurrent layers have no second
     derivative, nor has a hard sigmoid. That of weight normalisation is wrong. So are the third
@@ -37,14 +35,11 @@ def exact_kernels() -> Iterator[None]:
     Other threads notice nothing, and neither does this one after an interrupt.
     """
     recording, before = torch.is_grad_enabled(), _get_current_function_mode_stack()
+    for device in reduced():
+        function = torch.autocast(device, enabled=False)(function)
     try:
-        with (
-            torch.inference_mode(mode=False),
-            torch.enable_grad(),
-            full_precision(),
-            _Replacements(),
-        ):
-            yield
+        with torch.inference_mode(mode=False), torch.enable_grad(), _Replacements():
+            return function(*arguments)
     finally:
         # An interrupt may have come between a setting and what would undo it.
         torch.set_grad_enabled(recording)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hessence._common.arrays import dtype_name
-from hessence.models._exact_kernels import exact_kernels
+from hessence.models._exact_kernels import with_exact_kernels
 from hessence.models._parameters import Parameters, irregular, listed
 from hessence.models.batch_parts import copied, tensors_in
 from hessence.models.model_layers import ModelState, require_deterministic, unwrap
@@ -133,30 +132,31 @@ class ModelCopy:
 
         The arguments are copied, since a model may write to its inputs.
         """
-        try:
-            with self._lock, exact_kernels(), self._fresh():
-                return function(self.model, *copied(arguments))
-        except RuntimeError as error:
-            self._require_same_precision(arguments, error)
-            raise
+        with self._lock:
+            lowered = self._begin()
+            try:
+                self._in_use = True
+                return with_exact_kernels(lambda: function(self.model, *copied(arguments)))
+            except RuntimeError as error:
+                self._require_same_precision(arguments, error)
+                raise
+            finally:
+                self._state.restore()
+                for module, name in lowered:
+                    setattr(module, name, True)
+                self._in_use = False
 
-    @contextmanager
-    def _fresh(self) -> Iterator[None]:
-        """Put attributes and buffers back after a run; of the user's own model, flags too."""
+    def _begin(self) -> list[tuple[nn.Module, str]]:
+        """Start from the same state as every run, and return which flags were lowered for it."""
         self._memo = {}
         if self._in_use:  # an interrupt has come while the last run was undone
             self._state.restore()
-        lowered = [] if self.owned else self._lower_flags()
-        if not self.owned:  # the user may have changed it between runs
-            self._state = ModelState(self.model)
-        try:
-            self._in_use = True
-            yield
-        finally:
-            self._state.restore()
-            self._in_use = False
-            for module, name in lowered:
-                setattr(module, name, True)
+        if self.owned:
+            return []
+        lowered = self._lower_flags()
+        # The user may have changed the model between runs.
+        self._state = ModelState(self.model)
+        return lowered
 
     def clone(self) -> ModelCopy:
         """Return another copy in the same state."""

@@ -146,7 +146,7 @@ class Problem:
     def load(self, model: Any) -> None:
         """Take over the state that the user's model has now."""
         self.copy.load(model)
-        if self.several:
+        if self.several or self.separable:
             require_uncoupled(self.copy.model)
         self.count = None
 

@@ -85,21 +85,19 @@ def require_deterministic(model: nn.Module, *, eval_mode: bool = False) -> None:
 
 
 def require_uncoupled(model: nn.Module) -> None:
-    """Refuse layers that normalise over the batch, for data in several batches."""
+    """Refuse layers that normalise over the batch, where samples come in several batches."""
     for name, module in model.named_modules():
-        if not isinstance(module, _BATCH_NORMS) or not (
-            module.training or module.running_mean is None
-        ):
+        alone = getattr(module, "running_mean", None) is None
+        if not isinstance(module, _BATCH_NORMS) or not (module.training or alone):
             continue
-        said = f"{_where(name, module)} normalises over the batch"
-        if module.running_mean is None:
+        said = f"{_where(name, module)} normalises over the batch, so that all data must be one"
+        if alone:
             raise ValueError(
-                f"model cannot be used on several batches: {said}, and has no running statistics "
-                "to use instead; give all data as one batch."
+                f"model: {said}, given as such; it has no running statistics to use instead."
             )
         raise TrainingModeError(
-            f"model is in training mode and {said}, but there are several: give all data as one, "
-            "call model.eval() first, or pass eval_mode=True, which leaves the model as it is."
+            f"model is in training mode and {said}, given as such; or call model.eval() first, or "
+            "pass eval_mode=True, which leaves the model as it is."
         )
 
 
