@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hessence.models._exact_kernels import exact_kernels
+from hessence.models._exact_kernels import with_exact_kernels
 from hessence.models._model_copy import ModelCopy
 from hessence.models._products import Graph
 from hessence.models.criterion import PairCriterion
@@ -283,9 +283,14 @@ def _activate(
 
 def _loss_gradient(criterion: PairCriterion, prediction: Tensor, target: Any) -> Tensor:
     """Return the gradient of the total in the prediction."""
-    with exact_kernels():
+
+    def gradient() -> Tensor:
         z = prediction.detach().requires_grad_()
         total = criterion.sum(z, target)
         if not total.requires_grad:
             return torch.zeros_like(prediction)
-        return torch.autograd.grad(total, z, materialize_grads=True)[0]
+        found: Tensor = torch.autograd.grad(total, z, materialize_grads=True)[0]
+        return found
+
+    found: Tensor = with_exact_kernels(gradient)
+    return found

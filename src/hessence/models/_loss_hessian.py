@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from hessence.models._exact_kernels import exact_kernels
+from hessence.models._exact_kernels import with_exact_kernels
 from hessence.models._parameters import irregular
 
 LossHessian = Callable[[Tensor], Tensor]
@@ -74,15 +74,19 @@ def binary_cross_entropy(loss: nn.BCELoss, prediction: Tensor, target: Tensor) -
 def by_autograd(total: Callable[[Tensor], Tensor], prediction: Tensor) -> LossHessian:
     """Return the Hessian of any other loss by differentiating it twice."""
     z = prediction.detach().requires_grad_()
-    with exact_kernels():
+
+    def differentiated() -> Tensor | None:
         value = total(z)
         if not value.requires_grad:
             _require_constant(total, z.detach(), value)
-            return lambda u: torch.zeros_like(u)
-        (gradient,) = torch.autograd.grad(value, z, create_graph=True, materialize_grads=True)
+            return None
+        found: Tensor = torch.autograd.grad(value, z, create_graph=True, materialize_grads=True)[0]
+        return found
+
+    gradient = with_exact_kernels(differentiated)
 
     def apply(u: Tensor) -> Tensor:
-        if not gradient.requires_grad:
+        if gradient is None or not gradient.requires_grad:
             return torch.zeros_like(u)
         rows = u.reshape(-1, *z.shape)
         images = [
