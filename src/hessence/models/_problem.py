@@ -88,7 +88,7 @@ class Problem:
             prediction = rebuilt(_detached, self._predicted(inputs, also=CLOSURE))
             try:
                 total = criterion.sum(prediction, target)
-            except (TypeError, AttributeError, IndexError, KeyError) as error:
+            except (TypeError, AttributeError, KeyError) as error:
                 raise TypeError(
                     f"loss, called as loss(prediction, target) with a prediction of type "
                     f"{type(prediction).__name__}, raised {error!r}; for a closure of (model, "
