@@ -168,6 +168,14 @@ class Operator(ABC):
         """Return the trace by random products, with its standard error, as ``hs.trace`` does."""
         return trace(self, *arguments, **options)
 
+    def rounding(self) -> Any:
+        """Return a bound for the spectral norm of what rounding has done to the operator.
+
+        To the derivatives of the loss that it holds, and to its products. Here nothing is known
+        about them but that a sum rounds: 0. What large terms cancel in overrides it.
+        """
+        return 0.0
+
     def release(self) -> None:
         """Let go of what is kept from one product to the next; it is made again when needed."""
         return
@@ -251,6 +259,9 @@ class Combination(Operator):
             return super().spectrum(*arguments, **options)
         return part.spectrum().mapped(lambda vectors: vectors, factor)
 
+    def rounding(self) -> Any:
+        return sum(abs(factor) * part.rounding() for factor, part in self.terms)
+
     def release(self) -> None:
         for _, part in self.terms:
             part.release()
@@ -285,6 +296,9 @@ class Restriction(Operator):
         images = self.whole.times(xp.take(padded, integers(source, columns), axis=-2))
         return xp.take(images, integers(self.indices, columns), axis=-2)
 
+    def rounding(self) -> Any:
+        return self.whole.rounding()
+
     def release(self) -> None:
         self.whole.release()
 
@@ -313,14 +327,6 @@ class Hessian(Operator):
     @abstractmethod
     def squared_norm(self) -> Array:
         """Return the sum of all squared entries, from the entries and not from eigenvalues."""
-
-    def rounding(self) -> Any:
-        """Return a bound for the spectral norm of what rounding has done to the operator.
-
-        To the derivatives of the loss that it holds, and to its products. Here nothing is known
-        about them but that a sum rounds: 0. What large terms cancel in overrides it.
-        """
-        return 0.0
 
     @property
     def ggn(self) -> Self:

@@ -9,6 +9,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, integers, stack_rows, to_numpy, zero_rows
+from hessence.networks.scalar._rounding import Derivatives
 from hessence.networks.scalar.gram import Gram, gram
 from hessence.networks.scalar.products import Place, Products
 from hessence.spectra.subspaces import Columns, Isometry, Subspaces
@@ -56,6 +57,7 @@ class Cells:
         loss_hessian: Array,
         populated: tuple[bool, ...],
         far_gradient: Array | None = None,
+        derivatives: Derivatives | None = None,
     ) -> CellProducts:
         """Return the Hessian from the derivatives (..., 2) of the loss in ⟨w, v⟩ of each cell.
 
@@ -69,6 +71,7 @@ class Cells:
             self.gram,
             names,
             far_gradient=far_gradient,
+            derivatives=derivatives,
             masks=self.masks,
             populated=populated,
         )
@@ -136,7 +139,9 @@ class CellProducts(Products):
 
         count = 2 * xp.sum(xp.astype(mask, xp.int64), axis=-1)
         zero = 0 * self.gradient[..., :1, None]
-        return Subspaces(("flat",), isometry, count, (name,), values=zero)
+        return Subspaces(
+            ("flat",), isometry, count, (name,), values=zero, errors=lambda: 0 * to_numpy(zero)
+        )
 
     def _members(self, mask: Array) -> tuple[Array, Place]:
         """Return the indices of the units in a mask, and how to put their vectors in place."""

@@ -7,12 +7,14 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import array_api_compat as api
+import numpy as np
 
-from hessence._common.arrays import Array, epsilon, floating, require_shape
+from hessence._common.arrays import Array, epsilon, floating, require_shape, to_numpy
 from hessence.data.losses import PointwiseLoss
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.data.moments import Moments
 from hessence.data.objectives import Quadratic, scalar_objective, vector_objective
+from hessence.networks.scalar._rounding import of_inputs, of_outputs
 from hessence.networks.scalar.gram import Gram, gram
 from hessence.networks.scalar.network import UniformNetwork
 from hessence.networks.scalar.products import Products
@@ -80,8 +82,9 @@ class DecoupledInputs(_Decoupled):
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
         objective, g = self._objective(self._data(x, y), loss), self._gram.inner
         gradient, hessian, far = objective.gradient(g), objective.hessian(g), None
-        diagonal = api.array_namespace(g).linalg.diagonal
+        diagonal, neglected = api.array_namespace(g).linalg.diagonal, 0.0
         if _is_diagonal(hessian):
+            neglected = _coupling(hessian, self._gram.norm)
             hessian = diagonal(hessian)
         names = [f"/x{d}" for d in range(int(self.W.shape[-2]))]
         squared = objective.whole if isinstance(objective.whole, MatrixQuadratic) else None
@@ -90,7 +93,10 @@ class DecoupledInputs(_Decoupled):
             variance, covariance = diagonal(squared.moments.xx), squared.moments.yx[0, :]
             single = Quadratic(variance, covariance, floor=lambda: squared.solution[1])
             gradient, far = single.gradient(g), single.far_gradient(g)
-        return Products(self.W, self.V, gradient, hessian, self._gram, names, far_gradient=far)
+        return Products(
+            self.W, self.V, gradient, hessian, self._gram, names, far_gradient=far,
+            derivatives=of_inputs(objective.whole, g), neglected=neglected,
+        )  # fmt: skip
 
     def _predict(self, inputs: Array) -> Array:
         xp = api.array_namespace(inputs)
@@ -135,7 +141,8 @@ class DecoupledOutputs(_Decoupled):
         return self._predict(x)
 
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
-        objective, g = self._objective(self._data(x, y), loss), self._gram.inner
+        data, g = self._data(x, y), self._gram.inner
+        objective = self._objective(data, loss)
         names = [f"/y{k}" for k in range(int(self.W.shape[-2]))]
         squared = isinstance(objective, Quadratic)
         return Products(
@@ -146,6 +153,7 @@ class DecoupledOutputs(_Decoupled):
             self._gram,
             names,
             far_gradient=objective.far_gradient(g) if squared else None,
+            derivatives=of_outputs(data, loss, g),
         )
 
     def _predict(self, inputs: Array) -> Array:
@@ -167,3 +175,11 @@ def _is_diagonal(matrix: Array, ulps: int = CORRELATION_TOLERANCE) -> bool:
     tolerance = ulps * epsilon(matrix)
     small = xp.abs(matrix) <= tolerance * size
     return bool(xp.all(xp.logical_or(eye, small)))
+
+
+def _coupling(matrix: Array, norm: Array) -> Any:
+    """Return a bound for the norm of what the entries off the diagonal do to the Hessian."""
+    entries = np.abs(to_numpy(matrix).astype(np.float64))
+    entries = entries * (1 - np.eye(entries.shape[-1]))
+    lengths = np.sqrt(to_numpy(norm).astype(np.float64))
+    return np.sum(lengths[..., :, None] * entries * lengths[..., None, :], axis=(-2, -1))

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import array_api_compat as api
+import numpy as np
 
-from hessence._common.arrays import Array, like, stack_rows, zero_rows
+from hessence._common.arrays import Array, Numbers, like, stack_rows, zero_rows
+from hessence.networks.scalar._rounding import Derivatives, ProductRounding
 from hessence.networks.scalar.gram import Gram, outlier_pair, root
 from hessence.spectra.frames import Frame
 from hessence.spectra.operators import Hessian, Part
@@ -56,6 +58,10 @@ class Products(Hessian):
         Which of the Hessian and its two parts this is.
     far_gradient : array (..., C), optional
         δ + 2 s g, where it is known to more digits than the sum has.
+    derivatives : callable, optional
+        What rounding has done to the derivatives of the loss.
+    neglected : array (...), optional
+        The norm of what couples the outliers and was left out as rounding.
     """
 
     w: Array
@@ -66,6 +72,8 @@ class Products(Hessian):
     names: Sequence[str] = ("",)
     part: Part = "hessian"
     far_gradient: Array | None = None
+    derivatives: Derivatives | None = None
+    neglected: Any = 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,6 +101,16 @@ class Products(Hessian):
             return xp.sum(swap + (self.loss_hessian * g.norm) ** 2, axis=-1)
         outer = self.loss_hessian**2 * g.norm[..., :, None] * g.norm[..., None, :]
         return xp.sum(swap, axis=-1) + xp.sum(outer, axis=(-2, -1))
+
+    def rounding(self) -> Any:
+        """Return max Δδ + Σ (Δs + γ s) (‖w‖² + ‖v‖²)."""
+        return self._rounding.whole(self.part) + self.neglected
+
+    @cached_property
+    def _rounding(self) -> ProductRounding:
+        return ProductRounding.of(
+            self.numbers, int(self.w.shape[-1]), self.gradient, self._diagonal, self.derivatives
+        )
 
     def spectrum(self) -> Spectrum:
         method = "coupled block" if self.coupled and self.part != "functional" else "closed form"
@@ -164,32 +182,59 @@ class Products(Hessian):
         gradient, hessian = self.gradient[..., own], self._diagonal[..., own]
         first = own.start or 0
 
-        def family(label: str, isometry: Any, count: Any, *values: Array) -> Subspaces:
+        def family(
+            label: str, isometry: Any, count: Any, errors: Callable[[], Numbers], *values: Array
+        ) -> Subspaces:
             labels, stacked = (label,) * len(values), xp.stack(values, axis=-1)
             return Subspaces(
-                labels, lambda i: isometry(first + i), count, self.names[own], values=stacked
-            )
+                labels, lambda i: isometry(first + i), count, self.names[own], values=stacked,
+                errors=errors,
+            )  # fmt: skip
+
+        def rounding() -> ProductRounding:
+            return self._rounding.at(own)
+
+        def swap() -> Numbers:
+            return rounding().gradient
 
         def bulk(isometry: Any, count: Any) -> list[Subspaces]:
-            return [family("bulk", partial(isometry, s), count, s * gradient) for s in (1, -1)]
+            return [
+                family(
+                    "bulk", partial(isometry, s), count, lambda: rounding().gradient, s * gradient
+                )
+                for s in (1, -1)
+            ]
 
         match self.part:
             case "functional":
                 return bulk(self._swap, units)
             case "ggn":
                 return [
-                    family("outlier", self._direction, pairs, hessian * g.norm),
-                    family("flat", self._rest, 2 * units - pairs, 0 * gradient),
-                ]
+                    family(
+                        "outlier", self._direction, pairs,
+                        lambda: rounding().curved() + self._neglected, hessian * g.norm,
+                    ),
+                    family(
+                        "flat", self._rest, 2 * units - pairs,
+                        lambda: 0 * rounding().height, 0 * gradient,
+                    ),
+                ]  # fmt: skip
         far = None if self.far_gradient is None else self.far_gradient[..., own]
         values = outlier_pair(g, gradient, hessian, far)
-        outliers = family("outlier", self._pair, pairs, *values)
+        outliers = family(
+            "outlier", self._pair, pairs,
+            lambda: rounding().pair(*values) + self._neglected[..., None], *values,
+        )  # fmt: skip
 
         def matrix(i: int) -> Array:
             one = slice(i, i + 1)
             return _outlier_matrix(g.at(one), gradient[..., one], hessian[..., one, None])
 
         return [replace(outliers, matrix=matrix), *bulk(self._bulk, units - pairs)]
+
+    @property
+    def _neglected(self) -> Numbers:
+        return np.asarray(self.neglected)[..., None]
 
     def _coupled_outliers(self) -> Subspaces:
         """Return the block that the loss couples the outliers of all products into.

@@ -10,6 +10,7 @@ from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
 from hessence.data.objectives import Quadratic, scalar_objective
+from hessence.networks.scalar._rounding import of_outputs
 from hessence.networks.scalar.anatomy import Anatomy, dissect, phase_of
 from hessence.networks.scalar.descent import ScalarDescent
 from hessence.networks.scalar.gram import Gram, gram
@@ -57,7 +58,8 @@ class ScalarLinear(ScalarNetwork):
         return gram(self.w, self.v)
 
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
-        objective, g = self._objective(self._data(x, y), loss), self._gram.inner
+        data, g = self._data(x, y), self._gram.inner
+        objective = self._objective(data, loss)
         squared = isinstance(objective, Quadratic)
         return Products(
             self.w[..., None, :],
@@ -66,6 +68,7 @@ class ScalarLinear(ScalarNetwork):
             objective.hessian(g)[..., None],
             self._gram.at(None),
             far_gradient=objective.far_gradient(g)[..., None] if squared else None,
+            derivatives=of_outputs(data, loss, g[..., None]),
         )
 
     def anatomy(self, x: Array, y: Array = None) -> Anatomy:

@@ -14,6 +14,7 @@ from hessence._common.messages import warn
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
 from hessence.data.objectives import Quadratic, scalar_objective
+from hessence.networks.scalar._rounding import of_cells
 from hessence.networks.scalar.anatomy import CellwiseAnatomy, dissect, phase_of
 from hessence.networks.scalar.cells import CELLS, CellProducts, Cells
 from hessence.networks.scalar.descent import ScalarDescent
@@ -90,13 +91,15 @@ class ScalarReLU(ScalarNetwork):
                 "they count as dead, as in autodiff, and their directions as flat.",
                 KinkWarning,
             )
-        objective = self._objective(self._data(x, y), loss)
+        data = self._data(x, y)
+        objective = self._objective(data, loss)
         squared, g = isinstance(objective.cells[0], Quadratic), self._coefficients
         return self._cells.hessian(
             objective.gradient(g),
             objective.hessian(g),
             objective.populated,
             objective.far_gradient(g) if squared else None,
+            of_cells(data.cells, loss, g),
         )
 
     def anatomy(self, x: Array, y: Array = None) -> CellwiseAnatomy:

@@ -1,0 +1,104 @@
+r"""What rounding does to the derivatives of a loss in the matrix M of a linear predictor.
+
+The gradient is a sum over samples of terms that cancel near a good fit, and what is left there may
+be rounding. These are bounds, to first order in ε, from the sizes that the terms have before they
+cancel. With :math:`D_{ki} = \sqrt{E[|\varphi''_k|\,x_i^2]}` every entry of the second derivative is
+at most :math:`D_{ki} D_{lj}`, so bounds made of D hold whatever the units of inputs and outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import array_api_compat as api
+import numpy as np
+
+from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
+from hessence.data.matrix_objectives import MatrixLoss, MatrixQuadratic
+
+STEP = 4
+"""How many times its own error a prediction is moved, to see what that does to derivatives."""
+
+
+def terms(count: int) -> float:
+    """Return how many roundings a sum of so many terms may accumulate.
+
+    Sums are made in blocks (of some hundred terms, then of the blocks), and not one by one.
+    """
+    return min(count, 512 + count / 256) + 8
+
+
+class DerivativeErrors(NamedTuple):
+    """Bounds for the derivatives of a loss in M, of shape (..., K, D).
+
+    Attributes
+    ----------
+    gradient : array
+        For each entry of the gradient.
+    size : array
+        D: no entry of the second derivative exceeds D_ki D_lj, nor does the sum of the magnitudes
+        of its terms.
+    spread : array
+        The same for the error of the second derivative.
+    """
+
+    gradient: Numbers
+    size: Numbers
+    spread: Numbers
+
+
+def derivative_errors(objective: Any, M: Array, slack: Numbers) -> DerivativeErrors:
+    """Return what rounding may have done to the gradient and to the second derivative at M.
+
+    `slack` (..., K, D) bounds the error of M itself.
+    """
+    spacing, matrix = epsilon(M), np.abs(to_numpy(M).astype(np.float64))
+    slack = slack + 2 * spacing * matrix
+    if isinstance(objective, MatrixQuadratic):
+        data = objective.moments
+        units = np.sqrt(np.diagonal(to_numpy(data.xx).astype(np.float64)))
+        targets = np.sqrt(np.diagonal(to_numpy(data.yy).astype(np.float64)))
+        share = spacing * (terms(data.n) + matrix.shape[-1])
+        terms_of = share * (targets + matrix @ units) + slack @ units
+        size = units + 0 * matrix
+        return DerivativeErrors(terms_of[..., None] * units, size, np.sqrt(share) * size)
+    if isinstance(objective, MatrixLoss):
+        return _of_samples(objective, M, matrix, slack)
+    # PyTorch has differentiated the loss, and what cancels inside is not known.
+    second = to_numpy(objective.hessian(M).entries).astype(np.float64)
+    size = np.sqrt(np.abs(np.einsum("...kiki->...ki", second)))
+    total = np.sum(slack * size, axis=(-2, -1), keepdims=True)
+    share = spacing * terms(len(objective.x))
+    gradient = size * total + share * np.abs(to_numpy(objective.gradient(M)))
+    return DerivativeErrors(gradient, size, np.sqrt(share) * size)
+
+
+def _of_samples(
+    objective: MatrixLoss, M: Array, matrix: Numbers, slack: Numbers
+) -> DerivativeErrors:
+    """Move each prediction by its error, and see how far the loss's derivatives move."""
+    loss, x = objective.loss, np.abs(to_numpy(objective.x).astype(np.float64))
+    xp, spacing, count = api.array_namespace(M), epsilon(M), len(x)
+    share = spacing * (terms(count) + matrix.shape[-1])
+    f = objective.predict(M)
+    reach = x @ np.swapaxes(slack + matrix.shape[-1] * spacing * matrix, -1, -2)
+    coupled = bool(getattr(loss, "coupled", False))
+    first = np.abs(to_numpy(loss.first(f, objective.y)).astype(np.float64))
+    second = np.abs(to_numpy(loss.second(f, objective.y)).astype(np.float64))
+    moved_first, moved_second = 8 * spacing * first, 8 * spacing * second
+    every = range(reach.shape[-1]) if coupled else [slice(None)]
+    for k in every:
+        step = np.zeros_like(reach)
+        step[..., k] = STEP * reach[..., k]
+        for sign in (1, -1):
+            other = f + sign * like(step, f)
+            for moved, derivative in ((moved_first, loss.first), (moved_second, loss.second)):
+                here, there = (derivative(at, objective.y) for at in (f, other))
+                moved += np.abs(to_numpy(there - here).astype(np.float64))
+    if coupled:
+        # Σ_kl d_kl a_k a_l ≤ Σ_k (Σ_l d_kl) a_k² for a symmetric d.
+        second, moved_second = second.sum(axis=-1), moved_second.sum(axis=-1)
+    square = x * x / count
+    gradient = np.swapaxes(moved_first + share * first, -1, -2) @ x / count
+    size, spread = (np.swapaxes(s, -1, -2) @ square for s in (second, moved_second))
+    return DerivativeErrors(gradient, np.sqrt(size), np.sqrt(spread + share * size))

@@ -1,0 +1,132 @@
+"""What rounding does to the Hessian of a loss of inner products, and to its closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hessence._common.arrays import Array, Numbers, epsilon, nonzero, to_numpy
+from hessence.data.losses import PointwiseLoss
+from hessence.data.matrix_objectives import matrix_objective
+from hessence.data.moments import Moments
+from hessence.data.rounding import DerivativeErrors, derivative_errors, terms
+from hessence.networks.scalar.gram import Gram
+
+Derivatives = Callable[[Numbers], DerivativeErrors]
+"""Returns bounds (..., C) for the loss's derivatives in C products from errors of the products."""
+
+
+def of_outputs(data: Moments, loss: str | PointwiseLoss, g: Array) -> Derivatives:
+    """Return the errors for products (..., C) that are a matrix with one input."""
+
+    def errors(slack: Numbers) -> DerivativeErrors:
+        found = derivative_errors(matrix_objective(data, loss), g[..., None], slack[..., None])
+        return DerivativeErrors(*(error[..., 0] for error in found))
+
+    return errors
+
+
+def of_inputs(objective: Any, g: Array) -> Derivatives:
+    """Return the errors for products (..., C) that are a matrix with one output."""
+
+    def errors(slack: Numbers) -> DerivativeErrors:
+        found = derivative_errors(objective, g[..., None, :], slack[..., None, :])
+        return DerivativeErrors(*(error[..., 0, :] for error in found))
+
+    return errors
+
+
+def of_cells(cells: Sequence[Moments], loss: str | PointwiseLoss, g: Array) -> Derivatives:
+    """Return the errors for products (..., C) that have samples of their own each."""
+
+    def errors(slack: Numbers) -> DerivativeErrors:
+        total, columns = sum(cell.n for cell in cells), []
+        for c, cell in enumerate(cells):
+            own, share = slice(c, c + 1), cell.n / total
+            none = 0 * slack[..., own]
+            found = of_outputs(cell, loss, g[..., own])(slack[..., own]) if cell.n else (none,) * 3
+            scales = (share, share**0.5, share**0.5)
+            columns.append([s * error for s, error in zip(scales, found, strict=True)])
+        return DerivativeErrors(*(np.concatenate(c, axis=-1) for c in zip(*columns, strict=True)))
+
+    return errors
+
+
+@dataclass(frozen=True)
+class ProductRounding:
+    """Bounds for H = δK + s u uᵀ of each product; all numbers have shape (..., C).
+
+    Attributes
+    ----------
+    gradient, hessian : array
+        Bounds for the errors of δ and of s.
+    size : array
+        What s is a sum of, in magnitude.
+    inner, norm, height : array
+        The magnitudes of ⟨w, v⟩, ‖w‖² + ‖v‖² and δ.
+    share : float
+        The relative error of sums over units.
+    """
+
+    gradient: Numbers
+    hessian: Numbers
+    size: Numbers
+    inner: Numbers
+    norm: Numbers
+    height: Numbers
+    share: float
+
+    @classmethod
+    def of(
+        cls, numbers: Gram, units: int, gradient: Array, hessian: Array, errors: Derivatives | None
+    ) -> ProductRounding:
+        """Return the bounds for δ and s with the Gram numbers and the errors of the loss."""
+        inner, norm, height, size = (
+            np.abs(to_numpy(a).astype(np.float64))
+            for a in (numbers.inner, numbers.norm, gradient, hessian)
+        )
+        spacing = epsilon(gradient)
+        share = spacing * (16 + 2 * terms(units))
+        found = (8 * spacing * height, np.sqrt(size), np.sqrt(8 * spacing * size))
+        if errors is not None:
+            found = errors(share * norm / 2)
+        return cls(found[0], found[2] ** 2, found[1] ** 2, inner, norm, height, share)
+
+    def at(self, own: slice) -> ProductRounding:
+        """Return the bounds for some of the products."""
+        names = ("gradient", "hessian", "size", "inner", "norm", "height")
+        return replace(self, **{name: getattr(self, name)[..., own] for name in names})
+
+    def whole(self, part: str) -> Any:
+        """Return a bound for ‖ΔH‖ of all products together, or of one part of it, (...,)."""
+        swap = np.max(self.gradient + self.share * self.height, axis=-1)
+        curved = np.sum(self.curved(), axis=-1)
+        return (0.0 if part == "ggn" else swap) + (0.0 if part == "functional" else curved)
+
+    def curved(self) -> Numbers:
+        """Return bounds for s ‖u‖²."""
+        return (self.hessian + self.share * self.size) * self.norm
+
+    def pair(self, upper: Array, lower: Array) -> Numbers:
+        """Return bounds for the two outliers of each product, (..., C, 2).
+
+        The one of smaller magnitude is −δ (δ + 2sg)/λ with λ the other, and as accurate as these.
+        """
+        first, second = (np.abs(to_numpy(a).astype(np.float64)) for a in (upper, lower))
+        outer, inner = np.maximum(first, second), np.minimum(first, second)
+        both = self.size * self.norm + self.height
+        off = self.gradient + self.hessian * self.norm + self.share * both
+        slack = self.share * self.norm / 2
+        far = self.height + 2 * self.size * self.inner
+        off_far = self.gradient + 2 * (self.size * slack + self.inner * self.hessian)
+        off_far = off_far + self.share * far
+        scale = nonzero(outer)
+        ratio = np.minimum(1.0, far / scale)
+        small = ratio * self.gradient + (self.height * off_far + inner * off) / scale
+        small = np.where(outer == 0, off, small + self.share * inner)
+        return np.stack(
+            [np.where(first >= second, a, b) for a, b in ((off, small), (small, off))], axis=-1
+        )
