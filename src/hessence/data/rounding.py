@@ -86,15 +86,18 @@ def _of_samples(
     first = np.abs(to_numpy(loss.first(f, objective.y)).astype(np.float64))
     second = np.abs(to_numpy(loss.second(f, objective.y)).astype(np.float64))
     moved_first, moved_second = 8 * spacing * first, 8 * spacing * second
-    every = range(reach.shape[-1]) if coupled else [slice(None)]
-    for k in every:
-        step = np.zeros_like(reach)
-        step[..., k] = STEP * reach[..., k]
-        for sign in (1, -1):
-            other = f + sign * like(step, f)
-            for moved, derivative in ((moved_first, loss.first), (moved_second, loss.second)):
-                here, there = (derivative(at, objective.y) for at in (f, other))
-                moved += np.abs(to_numpy(there - here).astype(np.float64))
+    steps = [STEP * reach, -STEP * reach]
+    if coupled:
+        steps = [step * own for step in steps for own in np.eye(reach.shape[-1])]
+    else:
+        # A loss may bend sharply where it is least, and the prediction be on either side of that.
+        gap = to_numpy(objective.y - f).astype(np.float64)
+        steps.append(np.clip(gap, -STEP * reach, STEP * reach))
+    for step in steps:
+        other = f + like(step, f)
+        for moved, derivative in ((moved_first, loss.first), (moved_second, loss.second)):
+            there, here = (derivative(at, objective.y) for at in (other, f))
+            moved += np.abs(to_numpy(there - here).astype(np.float64))
     if coupled:
         # Σ_kl d_kl a_k a_l ≤ Σ_k (Σ_l d_kl) a_k² for a symmetric d.
         second, moved_second = second.sum(axis=-1), moved_second.sum(axis=-1)

@@ -50,13 +50,16 @@ class Sizes:
 
     def functional(self, gradient: Numbers) -> Any:
         """Return a bound for the norm of the functional part of a gradient of that size."""
+        # Squares of small numbers would vanish.
+        scale = gradient.max(axis=(-2, -1), keepdims=True)
+        gradient = gradient / np.where(scale == 0, 1.0, scale)
         whole, total = np.linalg.norm(gradient, axis=(-2, -1)), 0.0
         for (high, low), between in self.between.items():
             met = self.rows[high][..., :, None] * gradient * self.columns[low][..., None, :]
             size = self.after[high] * whole * self.before[low]
             size = np.minimum(met.sum(axis=(-2, -1)), size)
             total = total + 2 * (between * size) ** 2
-        return np.sqrt(total)
+        return scale[..., 0, 0] * np.sqrt(total)
 
 
 class ChainRounding:

@@ -1,0 +1,220 @@
+"""Networks in odd units and at degenerate points, with their eigenvalues in extended precision."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+
+import hessence as hs
+from tests import extended as ex
+
+# Predictions (n, K) of each network from its parameters as jets, in PyTorch's order.
+
+
+def _products(t, shape, x):
+    """⟨w, v⟩ of rows: t holds all v, then all w."""
+    size = int(np.prod(shape))
+    v, w = t[:size].reshape(*shape), t[size:].reshape(*shape)
+    return (w * v).sum()
+
+
+def scalar_linear(t, x, m):
+    return ex.stack([_products(t, (m,), x) * ex.LONG(xi) for xi in x])[:, None]
+
+
+def scalar_relu(t, x, m):
+    v, w = t[:m], t[m:]
+    rows = []
+    for xi in x:
+        alive = (v.a * xi > 0).astype(ex.LONG)
+        rows.append((w * (v * ex.LONG(xi)) * alive).sum())
+    return ex.stack(rows)[:, None]
+
+
+def scalar_affine(t, x, m):
+    v, b, w = t[:m], t[m : 2 * m], t[2 * m :]
+    return ex.stack([(w * (v * ex.LONG(xi) + b)).sum() for xi in x])[:, None]
+
+
+def decoupled_inputs(t, x, shape):
+    g = _products(t, shape, x)
+    return ex.stack([(g * row.astype(ex.LONG)).sum() for row in x])[:, None]
+
+
+def decoupled_outputs(t, x, shape):
+    g = _products(t, shape, x)
+    return ex.stack([g * ex.LONG(xi) for xi in x], axis=0)
+
+
+def linear(t, x, shapes, residual=None):
+    start, product = 0, None
+    for rows, columns in shapes:
+        factor = t[start : start + rows * columns].reshape(rows, columns)
+        start += rows * columns
+        if residual == "layers":
+            factor = factor + np.eye(rows, dtype=ex.LONG)
+        product = factor if product is None else ex.matmul(factor, product)
+    if residual == "both":
+        product = product + np.eye(shapes[0][1], dtype=ex.LONG)
+    return ex.stack([(product * row.astype(ex.LONG)).sum() for row in x], axis=0)
+
+
+# Drawing.
+
+
+def _numbers(rng, shape):
+    """Ordinary numbers, and ones, zeros and powers of two often enough."""
+    values = rng.normal(size=shape)
+    simple = rng.choice([0.0, 1.0, -1.0, 0.5, -2.0], size=shape)
+    return np.where(rng.random(shape) < rng.choice([0.0, 0.0, 0.3, 1.0]), simple, values)
+
+
+def _units(rng, count):
+    """Powers of ten, of which mostly one is far from 1."""
+    units = np.ones(count)
+    if rng.random() < 0.6:
+        units[rng.integers(count)] = 10.0 ** rng.integers(-9, 10)
+    if rng.random() < 0.15:
+        units = 10.0 ** rng.integers(-9, 10, size=count)
+    return units
+
+
+def _related(rng, first, second):
+    match rng.integers(8):
+        case 0:
+            return first.copy()
+        case 1:
+            return -first
+        case 2:
+            return first * (1 + 1e-9 * second)
+        case 3:
+            return 0 * first
+    return second
+
+
+def draw(rng, kind=None):
+    """Return the kind, a network, its data, a loss, and the oracle's predictions of jets."""
+    kind = kind or rng.choice(list(KINDS))
+    n, m = int(rng.integers(1, 6)), int(rng.integers(1, 4))
+    D, K = int(rng.integers(1, 4)), int(rng.integers(1, 3))
+    size = 10.0 ** rng.choice([0, 0, 0, -9, -4, 4, 9])
+    net, x, f, K = KINDS[kind](rng, n, m, D, K, size)
+    loss = rng.choice(LOSSES[kind])
+    predictions = np.asarray(f(ex.variables(np.asarray(net.parameters())), x).a, float)
+    y = _numbers(rng, (n, K)) * _units(rng, K)
+    match rng.integers(5):
+        case 0:
+            y = predictions.copy()
+        case 1:
+            y = predictions * (1 + 1e-12 * _numbers(rng, (n, K)))
+    if loss == "logistic":
+        y = np.where(y < 0, -1.0, 1.0)
+    if loss == "cross-entropy":
+        y = np.argmax(y, axis=1)
+    scalar = kind.startswith("Scalar") or kind == "DecoupledInputs"
+    return kind, net, x, y[:, 0] if scalar and y.ndim == 2 else y, str(loss), f
+
+
+def _scalar(make, forward, order):
+    def case(rng, n, m, D, K, size):
+        weights = [_numbers(rng, m) * _units(rng, m) * size for _ in range(order)]
+        weights[-1] = _related(rng, weights[0], weights[-1])
+        if make is hs.ScalarReLU:
+            weights[1] = np.where(weights[1] == 0, 1.0, weights[1])
+        x = _numbers(rng, n) * 10.0 ** rng.choice([0, 0, -9, 9, 3])
+        return make(*weights), x, lambda t, x: forward(t, x, m), 1
+
+    return case
+
+
+def _decoupled(make, forward):
+    def case(rng, n, m, D, K, size):
+        rows = D if make is hs.DecoupledInputs else K
+        W = _numbers(rng, (rows, m)) * _units(rng, rows)[:, None] * size
+        V = _related(rng, W, _numbers(rng, (rows, m)) * _units(rng, rows)[:, None])
+        inputs = make is hs.DecoupledInputs
+        x = _numbers(rng, (n, D)) * _units(rng, D) if inputs else _numbers(rng, n)
+        if inputs and rng.random() < 0.3:
+            x = x * (np.arange(n)[:, None] % D == np.arange(D))
+        return make(W, V), x, lambda t, x: forward(t, x, (rows, m)), 1 if inputs else rows
+
+    return case
+
+
+def _chain(depth, residual=None):
+    def case(rng, n, m, D, K, size):
+        layers = depth or int(rng.integers(1, 4))
+        dims = [D, *(int(rng.integers(1, 4)) for _ in range(layers - 1)), K]
+        if residual:
+            D = K = min(D, 2)
+            dims = [D, *(dims[1:-1] if residual == "both" else [D] * (layers - 1)), D]
+        shapes = [(b, a) for a, b in zip(dims, dims[1:], strict=False)]
+        weights = [
+            _units(rng, b)[:, None] * _numbers(rng, (b, a)) * _units(rng, a)
+            if rng.random() < 0.4 else _numbers(rng, (b, a))
+            for b, a in shapes
+        ]  # fmt: skip
+        weights[0] = size * weights[0]
+        x = _numbers(rng, (n, D)) * _units(rng, D)
+        if rng.random() < 0.2:
+            x = np.linalg.qr(rng.normal(size=(max(n, D), D)))[0] * 10.0 ** rng.integers(-3, 4)
+            x = x[:n] if n >= D else x
+        if residual == "both":
+            net = hs.ResidualLinear(*weights)
+        elif depth == 2:
+            net = hs.TwoLayerLinear(*weights)
+        else:
+            net = hs.DeepLinear(weights, residual=residual == "layers")
+        return net, x[:n], lambda t, x: linear(t, x, shapes, residual), K
+
+    return case
+
+
+KINDS = {
+    "ScalarLinear": _scalar(hs.ScalarLinear, scalar_linear, 2),
+    "ScalarReLU": _scalar(hs.ScalarReLU, scalar_relu, 2),
+    "ScalarAffine": _scalar(hs.ScalarAffine, scalar_affine, 3),
+    "DecoupledInputs": _decoupled(hs.DecoupledInputs, decoupled_inputs),
+    "DecoupledOutputs": _decoupled(hs.DecoupledOutputs, decoupled_outputs),
+    "TwoLayerLinear": _chain(2),
+    "DeepLinear": _chain(None),
+    "residual layers": _chain(None, "layers"),
+    "ResidualLinear": _chain(2, "both"),
+}
+POINTWISE = ["mse", "mse", "logistic", "huber"]
+LOSSES = dict.fromkeys(KINDS, POINTWISE) | dict.fromkeys(
+    ["TwoLayerLinear", "DeepLinear", "residual layers", "ResidualLinear"],
+    [*POINTWISE, "cross-entropy"],
+)
+
+
+def dense(net, x, y, loss, f, part="hessian"):
+    """Return the Hessian, or one of its parts, in extended precision."""
+    jets = f(ex.variables(np.asarray(net.parameters())), np.asarray(x))
+    targets = y if loss == "cross-entropy" else np.reshape(y, jets.a.shape)
+
+    def second(predictions):
+        return ex.LOSSES[loss](predictions, targets).h / len(x)
+
+    linearised = second(replace(jets, h=0 * jets.h))
+    return {"hessian": lambda: second(jets), "ggn": lambda: linearised}.get(
+        part, lambda: second(jets) - linearised
+    )()
+
+
+def excess(net, x, y, loss, f, part="hessian"):
+    """Return the worst ratio of an eigenvalue's error to its bound, and the spectrum.
+
+    What the oracle itself may be off by is taken off: some of its spacings of ‖H‖.
+    """
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        H = net.hessian(x, y, loss)
+        spectrum = (H if part == "hessian" else getattr(H, part)).spectrum()
+        truth = ex.eigenvalues(dense(net, x, y, loss, f, part))
+    gaps = np.abs(spectrum.eigenvalues.astype(ex.LONG) - truth)
+    floor = 16 * len(truth) * ex.SPACING * np.abs(truth).max() + np.finfo(float).tiny * 1e20
+    bounds = spectrum.errors + floor
+    return float((gaps / bounds).max()), spectrum
