@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -150,7 +151,7 @@ def _chain(depth, residual=None):
         if residual:
             D = K = min(D, 2)
             dims = [D, *(dims[1:-1] if residual == "both" else [D] * (layers - 1)), D]
-        shapes = [(b, a) for a, b in zip(dims, dims[1:], strict=False)]
+        shapes = [(b, a) for a, b in pairwise(dims)]
         weights = [
             _units(rng, b)[:, None] * _numbers(rng, (b, a)) * _units(rng, a)
             if rng.random() < 0.4 else _numbers(rng, (b, a))
@@ -183,11 +184,11 @@ KINDS = {
     "residual layers": _chain(None, "layers"),
     "ResidualLinear": _chain(2, "both"),
 }
-POINTWISE = ["mse", "mse", "logistic", "huber"]
-LOSSES = dict.fromkeys(KINDS, POINTWISE) | dict.fromkeys(
-    ["TwoLayerLinear", "DeepLinear", "residual layers", "ResidualLinear"],
-    [*POINTWISE, "cross-entropy"],
-)
+POINTWISE = ("mse", "mse", "logistic", "huber")
+SCALAR = ("Scalar", "Decoupled")
+LOSSES = {
+    kind: POINTWISE if kind.startswith(SCALAR) else (*POINTWISE, "cross-entropy") for kind in KINDS
+}
 
 
 def dense(net, x, y, loss, f, part="hessian"):

@@ -79,9 +79,7 @@ class Jet:
 
     def reshape(self, *shape):
         p = self.g.shape[-1]
-        return Jet(
-            self.a.reshape(shape), self.g.reshape(*shape, p), self.h.reshape(*shape, p, p)
-        )
+        return Jet(self.a.reshape(shape), self.g.reshape(*shape, p), self.h.reshape(*shape, p, p))
 
     def where(self, mask, other):
         return Jet(

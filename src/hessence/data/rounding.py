@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
+from hessence.data.losses import PointwiseLoss
 from hessence.data.matrix_objectives import MatrixLoss, MatrixQuadratic
 
 STEP = 4
@@ -76,32 +76,49 @@ def derivative_errors(objective: Any, M: Array, slack: Numbers) -> DerivativeErr
 def _of_samples(
     objective: MatrixLoss, M: Array, matrix: Numbers, slack: Numbers
 ) -> DerivativeErrors:
-    """Move each prediction by its error, and see how far the loss's derivatives move."""
-    loss, x = objective.loss, np.abs(to_numpy(objective.x).astype(np.float64))
-    xp, spacing, count = api.array_namespace(M), epsilon(M), len(x)
+    x, f = np.abs(to_numpy(objective.x).astype(np.float64)), objective.predict(M)
+    spacing, count = epsilon(M), len(x)
     share = spacing * (terms(count) + matrix.shape[-1])
-    f = objective.predict(M)
     reach = x @ np.swapaxes(slack + matrix.shape[-1] * spacing * matrix, -1, -2)
+    if objective.offset is not None:
+        reach = reach + share * np.abs(to_numpy(objective.offset))
+    (first, off_first), (second, off_second) = moved_derivatives(
+        objective.loss, f, objective.y, reach
+    )
+    if second.ndim > first.ndim:
+        # Σ_kl d_kl a_k a_l ≤ Σ_k (Σ_l d_kl) a_k² for a symmetric d.
+        second, off_second = second.sum(axis=-1), off_second.sum(axis=-1)
+    square = x * x / count
+    gradient = np.swapaxes(off_first + share * first, -1, -2) @ x / count
+    size, spread = (np.swapaxes(s, -1, -2) @ square for s in (second, off_second))
+    return DerivativeErrors(gradient, np.sqrt(size), np.sqrt(spread + share * size))
+
+
+def moved_derivatives(
+    loss: PointwiseLoss, f: Array, y: Array, reach: Numbers
+) -> tuple[tuple[Numbers, Numbers], tuple[Numbers, Numbers]]:
+    """Return the magnitudes of a loss's first and second derivative, with error bounds.
+
+    Predictions f are moved by a multiple of their errors `reach`, to see what that does.
+    """
     coupled = bool(getattr(loss, "coupled", False))
-    first = np.abs(to_numpy(loss.first(f, objective.y)).astype(np.float64))
-    second = np.abs(to_numpy(loss.second(f, objective.y)).astype(np.float64))
-    moved_first, moved_second = 8 * spacing * first, 8 * spacing * second
+    if not coupled:
+        # Of a residual, that of the target comes on top.
+        reach = reach + epsilon(f) * np.abs(to_numpy(y).astype(np.float64))
     steps = [STEP * reach, -STEP * reach]
     if coupled:
         steps = [step * own for step in steps for own in np.eye(reach.shape[-1])]
     else:
         # A loss may bend sharply where it is least, and the prediction be on either side of that.
-        gap = to_numpy(objective.y - f).astype(np.float64)
+        gap = to_numpy(y - f).astype(np.float64)
         steps.append(np.clip(gap, -STEP * reach, STEP * reach))
-    for step in steps:
-        other = f + like(step, f)
-        for moved, derivative in ((moved_first, loss.first), (moved_second, loss.second)):
-            there, here = (derivative(at, objective.y) for at in (other, f))
-            moved += np.abs(to_numpy(there - here).astype(np.float64))
-    if coupled:
-        # Σ_kl d_kl a_k a_l ≤ Σ_k (Σ_l d_kl) a_k² for a symmetric d.
-        second, moved_second = second.sum(axis=-1), moved_second.sum(axis=-1)
-    square = x * x / count
-    gradient = np.swapaxes(moved_first + share * first, -1, -2) @ x / count
-    size, spread = (np.swapaxes(s, -1, -2) @ square for s in (second, moved_second))
-    return DerivativeErrors(gradient, np.sqrt(size), np.sqrt(spread + share * size))
+    found = []
+    for derivative in (loss.first, loss.second):
+        here = derivative(f, y)
+        size = np.abs(to_numpy(here).astype(np.float64))
+        off = 8 * epsilon(f) * size
+        for step in steps:
+            there = derivative(f + like(step, f), y)
+            off = off + np.abs(to_numpy(there - here).astype(np.float64))
+        found.append((size, off))
+    return found[0], found[1]

@@ -126,7 +126,9 @@ class ProductRounding:
         scale = nonzero(outer)
         ratio = np.minimum(1.0, far / scale)
         small = ratio * self.gradient + (self.height * off_far + inner * off) / scale
-        small = np.where(outer == 0, off, small + self.share * inner)
+        small = 1.25 * (small + self.share * inner)
+        # To first order; where the larger one may be far off, there is Weyl's inequality.
+        small = np.where(8 * off >= outer, off, small)
         return np.stack(
             [np.where(first >= second, a, b) for a, b in ((off, small), (small, off))], axis=-1
         )
