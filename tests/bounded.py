@@ -50,15 +50,15 @@ def decoupled_outputs(t, x, shape):
 
 
 def linear(t, x, shapes, residual=None):
+    """Return what is learned of the predictions; the inputs are added by ``predict``."""
     start, product = 0, None
     for rows, columns in shapes:
         factor = t[start : start + rows * columns].reshape(rows, columns)
         start += rows * columns
-        if residual == "layers":
-            factor = factor + np.eye(rows, dtype=ex.LONG)
-        product = factor if product is None else ex.matmul(factor, product)
-    if residual == "both":
-        product = product + np.eye(shapes[0][1], dtype=ex.LONG)
+        through = factor if product is None else ex.matmul(factor, product)
+        if residual == "layers" and product is not None:
+            through = through + factor + product
+        product = through
     return ex.stack([(product * row.astype(ex.LONG)).sum() for row in x], axis=0)
 
 
@@ -104,6 +104,8 @@ def draw(rng, kind=None):
     net, x, f, K = KINDS[kind](rng, n, m, D, K, size)
     loss = rng.choice(LOSSES[kind])
     predictions = np.asarray(f(ex.variables(np.asarray(net.parameters())), x).a, float)
+    if kind in RESIDUAL:
+        predictions = predictions + x
     y = _numbers(rng, (n, K)) * _units(rng, K)
     match rng.integers(5):
         case 0:
@@ -184,6 +186,7 @@ KINDS = {
     "residual layers": _chain(None, "layers"),
     "ResidualLinear": _chain(2, "both"),
 }
+RESIDUAL = ("residual layers", "ResidualLinear")
 POINTWISE = ("mse", "mse", "logistic", "huber")
 SCALAR = ("Scalar", "Decoupled")
 LOSSES = {
@@ -195,6 +198,13 @@ def dense(net, x, y, loss, f, part="hessian"):
     """Return the Hessian, or one of its parts, in extended precision."""
     jets = f(ex.variables(np.asarray(net.parameters())), np.asarray(x))
     targets = y if loss == "cross-entropy" else np.reshape(y, jets.a.shape)
+    if isinstance(net, hs.ResidualLinear) or getattr(net, "residual", False):
+        # Losses of the residual see y − x, in which nothing small is rounded off.
+        shift = np.asarray(x, ex.LONG)
+        if loss in ("mse", "huber"):
+            targets = targets - shift
+        else:
+            jets = jets + shift
 
     def second(predictions):
         return ex.LOSSES[loss](predictions, targets).h / len(x)

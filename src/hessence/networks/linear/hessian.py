@@ -7,9 +7,11 @@ from functools import cached_property
 from typing import Any
 
 import array_api_compat as api
+import numpy as np
 
-from hessence._common.arrays import Array, epsilon, largest, requires_gradient, transpose
+from hessence._common.arrays import Array, Numbers, epsilon, largest, requires_gradient, transpose
 from hessence.data.matrix_objectives import Separable
+from hessence.data.rounding import DerivativeErrors
 from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.networks.linear._gauss_newton import NEGLECTED, TooLargeError, gauss_newton
 from hessence.networks.linear._modes import find_modes
@@ -121,7 +123,9 @@ class LinearHessian(LinearProducts):
         if not isinstance(self.loss_hessian, Separable):
             return None
         delta, variance = self.gradient[0, :], self.loss_hessian.variance
-        H = VectorHessian(second[0, :], transpose(first), delta, variance)
+        H = VectorHessian(
+            second[0, :], transpose(first), delta, variance, derivatives=self._errors_of_row
+        )
         if not H.closed:
             return None
 
@@ -132,6 +136,12 @@ class LinearHessian(LinearProducts):
             return xp.concat([turned, vectors[-m:, :]], axis=0)
 
         return H.spectrum().mapped(by_unit, 1.0)
+
+    def _errors_of_row(self, _: Numbers) -> DerivativeErrors:
+        """Return the errors of the loss's derivatives for one output."""
+        if self.derivatives is None:
+            return DerivativeErrors(*(np.zeros(self.dims[0]),) * 3)
+        return DerivativeErrors(*(error[0] for error in self.derivatives(self._share)))
 
 
 def twin_of(H: LinearHessian) -> TwinSubspaces:

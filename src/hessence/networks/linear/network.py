@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, constant, floating, require_shape
+from hessence._common.arrays import Array, floating, require_shape, to_numpy
 from hessence.data.linear_objective import AnyLoss, linear_objective
 from hessence.data.matrix_objectives import MatrixQuadratic
+from hessence.data.rounding import DerivativeErrors, derivative_errors
 from hessence.networks.descent import Descent
 from hessence.networks.linear._chain import Chain
 from hessence.networks.linear._descent import LinearWeightDescent
@@ -92,12 +93,12 @@ class LinearNetwork(Network):
         """Return the Hessian of the loss as an operator; its products never touch the samples."""
         objective, learned = self._objective(x, y, loss), self.learned
 
-        def magnitudes() -> Any:
+        def derivatives(share: float) -> DerivativeErrors:
             size = self._rebuild({name: abs(w) for name, w in self._weights.items()}).learned
-            return objective.magnitudes(constant(learned), constant(size))
+            return derivative_errors(objective, learned, share * to_numpy(size))
 
         return LinearHessian(
-            self.factors, objective.gradient(learned), objective.hessian(learned), magnitudes
+            self.factors, objective.gradient(learned), objective.hessian(learned), derivatives
         )
 
     def descent(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Descent:

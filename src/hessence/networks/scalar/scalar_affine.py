@@ -12,6 +12,7 @@ from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
 from hessence.data.objectives import vector_objective
+from hessence.networks.scalar._rounding import of_inputs
 from hessence.networks.scalar.network import ScalarNetwork
 from hessence.networks.scalar.vector_hessian import VectorHessian
 
@@ -59,7 +60,10 @@ class ScalarAffine(ScalarNetwork):
     ) -> VectorHessian:
         objective, beta = self._objective(self._data(x, y), loss), self._coefficients
         V = api.array_namespace(self.w).stack([self.v, self.b], axis=-2)
-        return VectorHessian(self.w, V, objective.gradient(beta), objective.hessian(beta))
+        return VectorHessian(
+            self.w, V, objective.gradient(beta), objective.hessian(beta),
+            derivatives=of_inputs(objective.whole, beta),
+        )  # fmt: skip
 
     @cached_property
     def _coefficients(self) -> Array:

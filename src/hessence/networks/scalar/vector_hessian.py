@@ -12,14 +12,27 @@ the data white, its block splits further (:mod:`hessence.networks.scalar._orthon
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import array_api_compat as api
+import numpy as np
 
-from hessence._common.arrays import Array, stack_rows, transpose
+from hessence._common.arrays import (
+    Array,
+    Numbers,
+    constant,
+    epsilon,
+    like,
+    stack_rows,
+    to_numpy,
+    transpose,
+)
+from hessence.data.rounding import DerivativeErrors, terms
 from hessence.networks.scalar._orthonormal import Orthonormal
 from hessence.networks.twin import TwinSubspaces
-from hessence.spectra.operators import Hessian, Part
+from hessence.spectra.operators import Hessian, Part, positive_norm
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Subspaces
 
@@ -40,6 +53,8 @@ class VectorHessian(Hessian):
         Its Hessian S in β.
     part : str
         Which of the Hessian and its two parts this is.
+    derivatives : callable, optional
+        What rounding has done to the derivatives of the loss, given the error (..., D) of β.
     """
 
     w: Array
@@ -47,6 +62,7 @@ class VectorHessian(Hessian):
     gradient: Array
     loss_hessian: Array
     part: Part = "hessian"
+    derivatives: Callable[[Numbers], DerivativeErrors] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,6 +85,25 @@ class VectorHessian(Hessian):
         pull = xp.matmul(self.loss_hessian, beta[..., None])[..., 0]
         swap = 2 * int(self.w.shape[-1]) * self.gradient + 4 * pull
         return xp.vecdot(swap, self.gradient) + xp.sum(both * transpose(both), axis=(-2, -1))
+
+    def rounding(self) -> Any:
+        """Return the norm of the operator that adds up all errors with positive signs."""
+        if self.derivatives is None:
+            return 0.0
+        w, V = (abs(constant(a)) for a in (self.w, self.V))
+        share = epsilon(w) * (64 + 2 * terms(int(w.shape[-1])))
+        slack = replace(self, V=V)._on_rows(w)
+        errors = DerivativeErrors(
+            *(error[..., None, :] for error in self.derivatives(share * to_numpy(slack)))
+        )
+        gradient = errors.gradient[..., 0, :] + share * np.abs(to_numpy(self.gradient))
+        second = errors.second(share)[..., 0, :, 0, :]
+        sizes = replace(
+            self, w=w, V=V,
+            gradient=like(gradient * (self.part != "ggn"), w),
+            loss_hessian=like(second * (self.part != "functional"), w),
+        )  # fmt: skip
+        return positive_norm(sizes)
 
     def spectrum(self) -> Spectrum:
         closed, defect = Orthonormal(self), 0.0
