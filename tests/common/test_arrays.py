@@ -249,9 +249,7 @@ def test_rank_is_that_of_numpy(shape, dtype, kind):
         assert found == rank == np.linalg.matrix_rank(matrix)
 
 
-def test_rank_above_noise():
-    singular = np.asarray([3.0, 1.0, 1e-3])
-    assert [numerical_rank(singular, (3, 3), noise) for noise in (0, 0.5, 1.0, 3.0)] == [3, 2, 1, 0]
+def test_the_rank_of_zeros():
     assert numerical_rank(np.zeros(2), (2, 3)) == numerical_rank(np.zeros(0), (0, 3)) == 0
 
 

@@ -89,7 +89,8 @@ class UniformNetwork(Network):
         return data
 
     def __post_init__(self) -> None:
-        names = [f.name for f in fields(self) if getattr(self, f.name) is not None]  # type: ignore[arg-type]
+        there = [f for f in fields(self) if f.default is not getattr(self, f.name)]  # type: ignore[arg-type]
+        names = [f.name for f in there]
         _, *arrays = floating(**{name: getattr(self, name) for name in names})
         require_shape(names[0], arrays[0], self.shape, batch=True)
         require_same_shape(**dict(zip(names, arrays, strict=True)))
