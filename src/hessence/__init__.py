@@ -60,6 +60,8 @@ from hessence.spectra.subspaces import Eigenspace
 if TYPE_CHECKING:
     from hessence.models.checks import Check as Check
     from hessence.models.checks import CheckWarning as CheckWarning
+    from hessence.models.flat_directions import FlatDirections as FlatDirections
+    from hessence.models.flat_directions import flat_directions as flat_directions
     from hessence.models.history import History as History
     from hessence.models.history import Measurement as Measurement
     from hessence.models.layers import LayerSpectra as LayerSpectra
@@ -131,10 +133,12 @@ __all__ = [
 _TORCH_NAMES = {
     "Check": "checks",
     "CheckWarning": "checks",
+    "FlatDirections": "flat_directions",
     "History": "history",
     "LayerSpectra": "layers",
     "Measurement": "history",
     "Monitor": "monitor",
+    "flat_directions": "flat_directions",
     "ggn": "model_matrices",
     "hessian": "model_spectrum",
     "layer_spectra": "layers",

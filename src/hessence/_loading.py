@@ -11,6 +11,7 @@ from hessence._common.files import KINDS, kind_of, read_regular
 
 LATER = {
     "check": "hessence.models.checks",
+    "flat-directions": "hessence.models.flat_directions",
     "history": "hessence.models.history",
     "layer-spectra": "hessence.models.layers",
     "measurement": "hessence.models.history",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, get_args
 
 from hessence._common.arguments import Seed
@@ -13,6 +14,8 @@ from hessence._common.messages import warn
 from hessence._common.progress import ProgressBar
 from hessence.krylov.request import require_options
 from hessence.models._model_checks import misfit
+from hessence.models._range import NoRange
+from hessence.models._range_spectrum import on_range, range_spectrum
 from hessence.models.checks import CheckWarning
 from hessence.models.criterion import FunctionCriterion, Reduction
 from hessence.models.model_matrices import ModelHessian, hessian
@@ -49,8 +52,10 @@ def spectrum(
 
     A model that is one of the solvable networks, or has two adjacent linear layers that a narrow
     twin can shrink, gets a ``Spectrum`` with all eigenvalues, after its products have been compared
-    with automatic differentiation. Any other gets an ``Estimate``: k eigenvalues with proved error
-    bounds, the trace with a standard error, a density with a band. The model is not touched.
+    with automatic differentiation. So does one whose Hessian has a range of at most half of all
+    directions, as on few samples, and of at most 4096: the others are flat, see
+    ``hs.flat_directions``. Any other gets an ``Estimate``: k eigenvalues with proved error bounds,
+    the trace with a standard error, a density with a band. The model is not touched.
 
     Parameters
     ----------
@@ -105,8 +110,8 @@ def spectrum(
 
     Labels of an exact spectrum: "outlier" and "bulk" as in the papers, with the cell, input or
     singular value after a slash; "twin" for eigenvalues of the narrow twin, with bulks
-    "bulk/pair/i" of its pairs of layers; "range" for those on the range of a deep linear network's
-    Hessian, and "flat" for its kernel.
+    "bulk/pair/i" of its pairs of layers; "range" for those on the range of the Hessian of
+    a deep linear network or of any model of layers, and "flat" for what is outside of it.
 
     Examples
     --------
@@ -169,26 +174,37 @@ def _solve(
         raise ValueError(f'method must be "exact", "estimate" or None, got {method!r}.')
     # Whichever way is taken, and before any work.
     require_options(k, which, tol, rng, probes, steps)
-    reason = "an estimate was asked for."
+    reason, rest = "an estimate was asked for.", None
     if method != "estimate":
         try:
             with full_precision():
-                found = exact_spectrum(H)
-                # PyTorch's losses combine as they should; of others, the user has said how.
-                own = isinstance(H.problem.criterion, FunctionCriterion)
-                told = misfit(H.problem) if own else None
-            if told is not None:
-                warn(told, CheckWarning)
-            return found
+                return _confirmed(H, exact_spectrum(H))
         except NotRecognised as refusal:
             reason = str(refusal)
+        try:
+            with full_precision():
+                rest = on_range(H, H.shape[0] - 1 if method == "exact" else H.shape[0] // 2)
+                return _confirmed(H, range_spectrum(rest))
+        except NoRange:
+            # That the model is none of the solvable networks is told already.
+            pass
     if method == "exact":
         raise ValueError(f"model has no exact spectrum here: {reason}")
     H.require_sound()
-    return estimate(
-        H, k, which=which, tol=tol, rng=rng, probes=probes, steps=steps,
+    estimated = partial(estimate, H) if rest is None else rest.spectrum
+    return estimated(
+        k, which=which, tol=tol, rng=rng, probes=probes, steps=steps,
         trace_products=trace_products, memory=memory, reason=reason,
     )  # fmt: skip
+
+
+def _confirmed(H: ModelHessian, found: Spectrum) -> Spectrum:
+    """Return a spectrum; warn where the user's loss does not combine batches as it was said to."""
+    # PyTorch's losses combine as they should; of others, the user has said how.
+    told = misfit(H.problem) if isinstance(H.problem.criterion, FunctionCriterion) else None
+    if told is not None:
+        warn(told, CheckWarning)
+    return found
 
 
 ModelHessian.solver = _solve

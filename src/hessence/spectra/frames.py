@@ -101,10 +101,58 @@ class Complement:
 
     def __call__(self, coordinates: Array) -> Array:
         """Embed coordinates (..., m − r, n) in the complement as vectors (..., m, n)."""
+        return self.turn(stack_rows(zero_rows(self.rank, coordinates), coordinates))
+
+    def turn(self, columns: Array) -> Array:
+        """Multiply columns (..., m, n) by the reflector, whose first r columns span the basis."""
         xp = self._xp
-        columns = stack_rows(zero_rows(self.rank, coordinates), coordinates)
         overlap = xp.matmul(self._inverse, xp.matmul(transpose(self._normals), columns))
         return columns - xp.matmul(self._normals, overlap)
+
+
+class GrowingSpan:
+    """The span of columns (m, n) that come some at a time, in the memory of m of them.
+
+    Columns count at their own length, and the dimension is decided as :func:`span` does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = GrowingSpan()
+    >>> for column in ([1.0, 0.0, 1.0], [2.0, 0.0, 2.0], [1e-9, 0.0, 0.0]):
+    ...     found.add(np.asarray(column)[:, None])
+    >>> found.rank, found.basis().shape
+    (2, (3, 2))
+    """
+
+    def __init__(self) -> None:
+        self._kept: Array = None
+        self.rank = 0
+
+    def add(self, columns: Array) -> None:
+        """Take more columns."""
+        xp = api.array_namespace(columns)
+        if self._kept is not None and self.rank == self._kept.shape[0]:
+            return
+        both = transpose(unit(transpose(columns)))
+        if self._kept is not None:
+            both = xp.concat([self._kept, both], axis=1)
+        if both.shape[1] > both.shape[0]:
+            both = transpose(xp.linalg.qr(transpose(both))[1])
+        self._kept = both
+        self.rank = _dimension(xp.linalg.svdvals(both), None)
+
+    def basis(self) -> Array:
+        """Return orthonormal columns (m, rank)."""
+        xp = api.array_namespace(self._kept)
+        return xp.linalg.svd(self._kept, full_matrices=False)[0][:, : self.rank]
+
+
+def _dimension(singular: Array, tol: float | None) -> int:
+    """Return how many singular values of columns of unit length are not due to rounding."""
+    values = to_numpy(singular)
+    threshold = DROPPED * epsilon(singular) * values.max(initial=0.0) if tol is None else tol
+    return int((values > threshold).sum())
 
 
 def span(columns: Array, *, tol: float | None = None, full: bool = False) -> tuple[Array, int]:
@@ -136,6 +184,4 @@ def span(columns: Array, *, tol: float | None = None, full: bool = False) -> tup
     if full and missing:
         eye = xp.eye(missing, dtype=columns.dtype, device=api.device(columns))
         basis = xp.concat([basis, Complement(basis)(eye)], axis=-1)
-    values = to_numpy(singular)
-    threshold = DROPPED * epsilon(columns) * values.max(initial=0.0) if tol is None else tol
-    return basis, int((values > threshold).sum())
+    return basis, _dimension(singular, tol)

@@ -305,8 +305,12 @@ def test_batches_that_cannot_be_joined_and_other_inputs():
     s = hs.spectrum(model, batches, nn.MSELoss())
     assert s.method == "narrow twin"
     assert s.verify(hs.hessian(model, batches, nn.MSELoss())).worst < 1e-13
-    both = Custom(lambda m, x: m.net(x))
-    both.forward = lambda x, more: both.net(x) + more
+
+    class Both(Custom):
+        def forward(self, x, more):
+            return self.net(x) + more
+
+    both = Both(None)
     x, y = torch.randn(2, 9, 2, **torch_double)
     s = hs.spectrum(both, ((x, y), y), nn.MSELoss())
     assert "the input is a tuple, not a single tensor" in s.reason

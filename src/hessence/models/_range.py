@@ -1,0 +1,301 @@
+r"""The range of the Hessian of a model of linear, convolutional and embedding layers.
+
+A sample's second variation sees a change dW of a layer z = W h only through dW h, and through
+:math:`\delta^\top dW` with δ the gradient of the loss in z; the latter only if h can move, and so
+not in a first layer. So the Hessian vanishes on all dW outside
+
+.. math:: \mathbb{R}^{\rm out} \otimes \operatorname{span}_i h_i
+          + \operatorname{span}_i \delta_i \otimes \mathbb{R}^{\rm in},
+
+which has the dimension :math:`d_{\rm out} r_h + r_\delta (d_{\rm in} - r_h)`. A bias is the weight
+of a constant input 1. For a convolution h are the patches and δ the gradients at all positions, in
+each group on its own; of an embedding, the rows of words that do not occur are flat. What happens
+between layers, and which loss there is, does not matter. All other parameters stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hessence.models._layer_calls import Call, used_otherwise, watched
+from hessence.models._layer_factors import made, taken
+from hessence.models.data import parallel
+from hessence.spectra.frames import Complement, GrowingSpan
+
+COLUMNS = 4096
+"""How many columns are added to a span at a time, at least."""
+
+
+class NoRange(Exception):  # noqa: N818 - an ordinary answer, not a mistake of the user's
+    """Why a range cannot be had, or is not worth it; a sentence."""
+
+
+@dataclass(eq=False)
+class Matrix:
+    """A weight, with its bias as a last column, as matrices (out, in), one for each group.
+
+    Attributes
+    ----------
+    weight, bias : int
+        Which of the leaves they are; the bias may be None.
+    shape : tuple of int
+        (groups, out, in), the bias included.
+    inputs, deltas : list of GrowingSpan
+        What each group takes, and the gradients at what it makes.
+    words : set of int
+        The rows that embeddings look up.
+    """
+
+    weight: int
+    bias: int | None
+    shape: tuple[int, int, int]
+    inputs: list[GrowingSpan] = field(default_factory=list)
+    deltas: list[GrowingSpan] = field(default_factory=list)
+    words: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.inputs = [GrowingSpan() for _ in range(self.shape[0])]
+        self.deltas = [GrowingSpan() for _ in range(self.shape[0])]
+
+    def add(self, call: Call, gradient: Tensor) -> None:
+        """Take what a call says, given the gradient of the loss at what it made."""
+        h = taken(call, 1)
+        if h.ndim == 2:
+            self.words |= set(h.unique().tolist()) - {-1}
+            return
+        if self.bias is not None:
+            h = torch.cat([h, h.new_ones(*h.shape[:-1], 1)], -1)
+        both = [(self.inputs, h), (self.deltas, made(call, 1, gradient))]
+        for spans, columns in both if call.moves else both[:1]:
+            for span, own in zip(spans, columns.flatten(1, 2).mT, strict=True):
+                for part in own.split(max(COLUMNS, 2 * len(own)), dim=1):
+                    span.add(part)
+
+    def settle(self, reference: Tensor) -> None:
+        """Add the rows that embeddings look up to the span of the gradients."""
+        if self.words and self.inputs[0].rank:
+            units = reference.new_zeros(self.shape[1], len(self.words))
+            units[sorted(self.words), range(len(self.words))] = 1
+            self.deltas[0].add(units)
+
+    @property
+    def ranks(self) -> list[tuple[int, int]]:
+        """The ranks r_h of the inputs and r_δ of the gradients, of each group."""
+        if self.words and not self.inputs[0].rank:
+            return [(0, len(self.words))]
+        return [(h.rank, d.rank) for h, d in zip(self.inputs, self.deltas, strict=True)]
+
+    @property
+    def flat(self) -> int:
+        """How many directions the Hessian does not see."""
+        _, out, width = self.shape
+        return sum((width - a) * (out - b) for a, b in self.ranks)
+
+
+class HessianRange:
+    """What the Hessian of a model sees of each of its parameters.
+
+    Parameters
+    ----------
+    H : ModelHessian
+        The Hessian.
+    most : int, optional
+        Give up as soon as the range has more dimensions than this.
+    """
+
+    def __init__(self, H: Any, most: int | None = None) -> None:
+        if parallel():
+            raise NoRange("the data are shared among processes, and the range needs all of them.")
+        H.problem.require_steady()
+        self._H, self._copy = H, H.problem.copy
+        self.leaves = self._copy.parameters.leaves
+        self.chosen = tuple(H._chosen)
+        self.matrices: dict[int, Matrix] = {}
+        self._uses: dict[int, set[int | None]] = defaultdict(set)
+        self._other: set[int] = set()
+        self._used: set[int] = set()
+        for chunk in H._graphs.chunks():
+            self._read(chunk)
+            if most is not None and self.size > most:
+                raise NoRange(
+                    f"the range of the Hessian has more than {most} dimensions, of {H.shape[0]}."
+                )
+        for matrix in self.matrices.values():
+            matrix.settle(self.leaves[0].detach())
+
+    @property
+    def size(self) -> int:
+        """The dimension R of what the Hessian sees."""
+        numbers = sum(self.leaves[i].numel() for i in self.chosen if i in self._used)
+        return int(numbers - sum(matrix.flat for matrix in self.valid))
+
+    @property
+    def valid(self) -> list[Matrix]:
+        """The matrices whose parameters are used in no other way, in the order of the weights."""
+        # A bias may be that of several weights, or a weight of several biases.
+        owners = Counter(b for uses in self._uses.values() for b in uses if b is not None)
+        return [
+            self.matrices[leaf]
+            for leaf, uses in sorted(self._uses.items())
+            if len(uses) == 1
+            and not {leaf, *uses} & self._other
+            and all(owners[b] == 1 for b in uses if b is not None)
+            and {leaf, *uses} - {None} <= set(self.chosen)
+        ]
+
+    @property
+    def unused(self) -> list[int]:
+        """The chosen parameters that the loss does not depend on."""
+        return [i for i in self.chosen if i not in self._used]
+
+    def _read(self, chunk: Any) -> None:
+        """Differentiate the loss of a chunk once, and take what its layers tell."""
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            (total, _), calls = watched(self._copy, self._H.problem.criterion.total, chunk)
+            if not torch.isfinite(total):
+                raise NoRange("the loss is not finite.")
+            if not total.requires_grad:
+                return
+            otherwise = used_otherwise(total, self.leaves, calls)
+            shifts = [call.shift for call in calls]
+            gradients = torch.autograd.grad(total, shifts, allow_unused=True) if shifts else ()
+        self._other |= set(otherwise)
+        self._used |= set(otherwise)
+        for call, gradient in zip(calls, gradients, strict=True):
+            if gradient is None:
+                continue
+            own = {i for i in (call.weight, call.bias) if i is not None}
+            self._used |= own
+            if call.kind == "normalisation" or call.weight is None:
+                self._other |= own
+                continue
+            self._uses[call.weight].add(call.bias)
+            if call.weight not in self.matrices:
+                self.matrices[call.weight] = Matrix(call.weight, call.bias, self._shape(call))
+            matrix = self.matrices[call.weight]
+            # A matrix that layers of several kinds use is one of another shape in each.
+            if matrix.shape != self._shape(call) or matrix.bias != call.bias:
+                self._other |= own
+            else:
+                matrix.add(call, gradient)
+
+    @staticmethod
+    def _shape(call: Call) -> tuple[int, int, int]:
+        weight = call.options["weight"]
+        groups = call.options.get("groups", 1) if call.kind == "convolution" else 1
+        width = weight[0].numel() + (call.bias is not None)
+        return groups, len(weight) // groups, width
+
+
+class Coordinates:
+    """Coordinates of what the Hessian sees, and of what is flat.
+
+    In bases that begin with the spans of inputs and gradients, only the first r_h columns and the
+    first r_δ rows of every matrix are seen.
+    """
+
+    def __init__(self, found: HessianRange) -> None:
+        self._parameters = found._copy.parameters.restricted(found.chosen)
+        place = {leaf: i for i, leaf in enumerate(found.chosen)}
+        self._turned = [_Turned(m, place) for m in found.valid if m.flat]
+        mask = [
+            torch.full(shape, leaf not in found.unused)
+            for leaf, shape in zip(found.chosen, self._parameters.shapes, strict=True)
+        ]
+        for turned in self._turned:
+            turned.put(mask, turned.seen()[None])
+        device = self._parameters.leaves[0].device
+        self._mask = self._parameters.join(mask).to(device)
+        self.seen = int(self._mask.sum())
+        self.flat = len(self._mask) - self.seen
+
+    def embed(self, coordinates: Tensor) -> Tensor:
+        """Return the vectors (p, n) of coordinates (R, n) of what is seen."""
+        return self._turn(self._spread(coordinates, self._mask))
+
+    def embed_flat(self, coordinates: Tensor) -> Tensor:
+        """Return the vectors (p, n) of coordinates of what is flat."""
+        return self._turn(self._spread(coordinates, ~self._mask))
+
+    def project(self, vectors: Tensor) -> Tensor:
+        """Return the coordinates (R, n) of vectors (p, n)."""
+        return self._turn(vectors)[self._mask]
+
+    @staticmethod
+    def _spread(coordinates: Tensor, own: Tensor) -> Tensor:
+        vectors = coordinates.new_zeros(len(own), coordinates.shape[1])
+        vectors[own] = coordinates
+        return vectors
+
+    def _turn(self, vectors: Tensor) -> Tensor:
+        """Change between the two bases, by reflectors that are their own inverse."""
+        if not self._turned:
+            return vectors
+        parts = list(self._parameters.split(vectors.mT))
+        for turned in self._turned:
+            turned.put(parts, turned(turned.get(parts)))
+        return self._parameters.join(parts).mT
+
+
+class _Turned:
+    """A matrix in bases that begin with the spans of its gradients and of its inputs."""
+
+    def __init__(self, matrix: Matrix, place: dict[int, int]) -> None:
+        self._matrix = matrix
+        self._weight = place[matrix.weight]
+        self._bias = None if matrix.bias is None else place[matrix.bias]
+        self._words = sorted(matrix.words) if not matrix.inputs[0].rank else []
+        self._bases = [
+            tuple(Complement(span.basis()) if 0 < span.rank < size else None
+                  for span, size in ((delta, matrix.shape[1]), (inputs, matrix.shape[2])))
+            for inputs, delta in zip(matrix.inputs, matrix.deltas, strict=True)
+        ]  # fmt: skip
+
+    def seen(self) -> Tensor:
+        """Return which entries (g, out, in) of the turned matrix the Hessian sees."""
+        mask = torch.zeros(self._matrix.shape, dtype=torch.bool)
+        if self._words:
+            mask[0, self._words] = True
+            return mask
+        for own, (a, b) in zip(mask, self._matrix.ranks, strict=True):
+            own[:b], own[:, :a] = True, True
+        return mask
+
+    def get(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the matrices (n, g, out, in) out of tensors with n in front."""
+        groups, out, _ = self._matrix.shape
+        weight = parts[self._weight]
+        whole = weight.reshape(len(weight), groups, out, -1)
+        if self._bias is None:
+            return whole
+        bias = parts[self._bias].reshape(len(weight), groups, out, 1)
+        return torch.cat([whole, bias], -1)
+
+    def put(self, parts: list[Tensor], matrices: Tensor) -> None:
+        """Put matrices (n, g, out, in) back; a single one without n in front."""
+        lead = parts[self._weight].ndim
+        if self._bias is not None:
+            bias = matrices[..., -1].flatten(1)
+            lone = parts[self._bias].ndim == 1
+            parts[self._bias] = bias[0] if lone else bias
+            matrices = matrices[..., :-1]
+        shape = parts[self._weight].shape
+        parts[self._weight] = matrices.reshape(shape)
+        assert parts[self._weight].ndim == lead
+
+    def __call__(self, matrices: Tensor) -> Tensor:
+        """Turn matrices (n, g, out, in)."""
+        turned = []
+        for own, (rows, columns) in zip(matrices.unbind(1), self._bases, strict=True):
+            if rows is not None:
+                own = rows.turn(own)
+            if columns is not None:
+                own = columns.turn(own.mT).mT
+            turned.append(own)
+        return torch.stack(turned, 1)
