@@ -7,7 +7,9 @@ closed forms are written in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import array_api_compat as api
@@ -18,6 +20,8 @@ Array = Any
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 """A NumPy array."""
+
+_EXTENDED = ContextVar("extended", default=False)
 
 Namespace = Any
 """The module that holds the functions for one kind of array."""
@@ -213,7 +217,7 @@ def _common_dtype(arrays: dict[str, Array], xp: Namespace, default: Any) -> Any:
     found = []
     for name, array in arrays.items():
         dtype = array.dtype
-        if dtype in (xp.float32, xp.float64):
+        if dtype in (xp.float32, xp.float64) or _is_extended(array):
             found.append(dtype)
         elif not _is_integer(dtype, xp):
             label = dtype_name(array)
@@ -225,7 +229,23 @@ def _common_dtype(arrays: dict[str, Array], xp: Namespace, default: Any) -> Any:
             raise TypeError(f"{name} has type {label}: {advice}")
     if not found:
         return default
+    if any(map(_is_extended, arrays.values())):
+        return np.longdouble
     return xp.float64 if xp.float64 in found else xp.float32
+
+
+@contextmanager
+def extended_precision() -> Iterator[None]:
+    """Admit NumPy's long double, in which all but linear algebra works, as long as this lasts."""
+    token = _EXTENDED.set(True)
+    try:
+        yield
+    finally:
+        _EXTENDED.reset(token)
+
+
+def _is_extended(array: Array) -> bool:
+    return _EXTENDED.get() and api.is_numpy_array(array) and array.dtype == np.longdouble
 
 
 def _is_integer(dtype: Any, xp: Namespace) -> bool:

@@ -27,6 +27,8 @@ class Certificate(Saved, kind="certificate"):
     residual : float
         The worst ‖Hz − λz‖/‖H‖ over the tested eigenvectors z. For a symmetric H an eigenvalue of
         H lies within residual · ‖H‖ of every tested λ.
+    orthogonality : float
+        The largest overlap of two tested eigenvectors, of one space or of two.
     trace_defect : float or None
         The gap between the traces relative to the sum of all abs(λ); None if the operator is too
         large to have its diagonal read and does not know its trace.
@@ -40,15 +42,21 @@ class Certificate(Saved, kind="certificate"):
     trace_defect: float | None
     norm_defect: float | None
     vectors: int
+    orthogonality: float = 0.0
 
     @property
     def worst(self) -> float:
-        """The largest of the three numbers."""
+        """The largest of the four numbers."""
+        defects = (self.residual, self.orthogonality, self.trace_defect, self.norm_defect)
         # NumPy's maximum, unlike Python's, lets NaN through.
-        return float(np.max([self.residual, self.trace_defect or 0.0, self.norm_defect or 0.0]))
+        return float(np.max([defect or 0.0 for defect in defects]))
 
     def __str__(self) -> str:
-        defects = [("trace", self.trace_defect), ("squared norm", self.norm_defect)]
+        defects = [
+            ("orthogonality", self.orthogonality),
+            ("trace", self.trace_defect),
+            ("squared norm", self.norm_defect),
+        ]
         said = [f"{n} {'not checked' if d is None else f'{d:.1e}'}" for n, d in defects]
         return f"residual {self.residual:.1e} over {self.vectors} vectors, {', '.join(said)}"
 
@@ -67,12 +75,13 @@ def certify(spectrum: Any, H: Any, *, samples: int, rng: Any) -> Certificate:
         )
     norm = float(to_numpy(spectrum.norm))
     source = generator(rng)
-    residual, tested = 0.0, 0
+    residual, columns = 0.0, []
     for space in spectrum.ends(MOST_SPACES):
         few = space.multiplicity <= samples
         vectors = space.vectors() if few else space.sample(samples, rng=source)
         residual = float(np.maximum(residual, _residual(H, space, vectors, norm or 1.0)))
-        tested += int(vectors.shape[-1])
+        columns.append(to_numpy(vectors))
+    tested = np.concatenate(columns, axis=-1)
     magnitudes = np.abs(values) * to_numpy(spectrum.multiplicities)
     with np.errstate(over="ignore", invalid="ignore"):
         trace, squared_norm = _invariants(H, spectrum.values)
@@ -81,8 +90,17 @@ def certify(spectrum: Any, H: Any, *, samples: int, rng: Any) -> Certificate:
         residual=residual,
         trace_defect=_gap(trace, spectrum.trace, float(magnitudes.sum())),
         norm_defect=_gap(squared_norm, own_squared_norm, squared_norm),
-        vectors=tested,
+        vectors=int(tested.shape[-1]),
+        orthogonality=overlap(tested),
     )
+
+
+def overlap(columns: Any) -> float:
+    """Return the largest inner product of two different columns, in double precision."""
+    wide = np.asarray(columns, dtype=np.float64)
+    inner = np.abs(wide.T @ wide)
+    np.fill_diagonal(inner, 0.0)
+    return float(inner.max(initial=0.0))
 
 
 def _residual(H: Any, space: Eigenspace, vectors: Array, scale: float) -> float:
@@ -100,7 +118,7 @@ def _invariants(H: Any, reference: Array) -> tuple[float | None, float | None]:
     if hasattr(H, "squared_norm"):
         return float(to_numpy(H.trace())), float(to_numpy(H.squared_norm()))
     p = int(H.shape[0])
-    if p > MOST_COLUMNS:
+    if p > getattr(H, "most_columns", MOST_COLUMNS):
         return None, None
     dense = to_numpy(H) if api.is_array_api_obj(H) else to_numpy(H @ like(np.eye(p), reference))
     return float(np.trace(dense)), float((dense * dense).sum())

@@ -17,7 +17,7 @@ from hessence._common.schema import as_dtype, require_fields, require_shapes
 from hessence.krylov.density_result import Density
 from hessence.krylov.outcome import Outcome
 from hessence.krylov.request import require_top
-from hessence.spectra.certificate import Certificate
+from hessence.spectra.certificate import Certificate, overlap
 from hessence.spectra.result import SpectralResult, UnknownLabelError
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Eigenspace, Subspaces
@@ -197,7 +197,8 @@ class Estimate(SpectralResult, kind="estimate"):
             )
         defects = to_numpy(H @ self.eigenvectors - self.eigenvalues * self.eigenvectors)
         worst = float(np.linalg.norm(defects.astype(np.float64), axis=0).max())
-        return Certificate(worst / (self.norm or 1.0), None, None, len(self))
+        overlaps = overlap(to_numpy(self.eigenvectors))
+        return Certificate(worst / (self.norm or 1.0), None, None, len(self), overlaps)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the eigenvectors as plain data, exactly."""

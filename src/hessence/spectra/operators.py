@@ -193,6 +193,10 @@ class Operator(ABC):
             xp.eye(self.shape[-1], dtype=self.dtype, device=api.device(self.reference))
         )
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Numbers:
+        """Return the matrix itself, for ``np.asarray``."""
+        return np.asarray(to_numpy(self.dense()), dtype=dtype)
+
     def to_scipy(self) -> Any:
         """Return the operator for SciPy, which has NumPy vectors of any floating-point type.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from html import escape
 from importlib import import_module
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, to_numpy
+from hessence._common.arrays import Array, Numbers, to_numpy
 from hessence._common.files import Saved
 from hessence._common.messages import SHOWN
 from hessence._common.summation import compensated_sum
@@ -60,6 +61,16 @@ class SpectralResult(Saved):
     def labels(self) -> tuple[str, ...]:
         """The labels there are, each once, in the order of ``spaces``."""
         return tuple(dict.fromkeys(space.label for space in self.spaces))
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the eigenvalues, as often as ``len`` says."""
+        own: Any = self
+        return iter(own.eigenvalues)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Numbers:
+        """Return the eigenvalues, for ``np.asarray``."""
+        own: Any = self
+        return np.asarray(to_numpy(own.eigenvalues), dtype=dtype)
 
     def __getitem__(self, label: str) -> tuple[Eigenspace, ...]:
         """Return the spaces whose label is `label` or starts with it and a slash."""

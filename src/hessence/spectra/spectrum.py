@@ -17,6 +17,7 @@ from hessence._common.summation import compensated_sum
 from hessence.krylov.density_result import Density, known_density
 from hessence.krylov.outcome import Outcome
 from hessence.spectra.certificate import Certificate, certify
+from hessence.spectra.differences import GradientDifferences
 from hessence.spectra.result import SpectralResult, largest_magnitude
 from hessence.spectra.subspaces import Eigenspace, Subspaces
 
@@ -225,13 +226,21 @@ class Spectrum(SpectralResult, kind="spectrum"):
         families = [family.mapped(place, factor, self.norm) for family in self.families]
         return Spectrum(families, self.method, exact=self.exact)
 
-    def verify(self, H: Any, *, samples: int = 8, rng: Any = 0) -> Certificate:
-        """Check the spectrum against an operator and return a certificate.
+    def verify(
+        self, H: Any, *data: Any, samples: int = 8, rng: Any = 0, **options: Any
+    ) -> Certificate:
+        """Check the spectrum against an operator, or against a network's loss, by a certificate.
+
+        ``s.verify(H)`` multiplies eigenvectors by H. ``s.verify(net, x, y)`` compares with the loss
+        of the network on these data instead: with differences of its gradient, in extended
+        precision. That also finds what is wrong in the operator.
 
         Parameters
         ----------
-        H : operator or array
+        H : operator or array, or a network of this library
             Anything with ``@``: a network's Hessian, a dense matrix.
+        *data : arrays
+            The data x, y of a network; its ``loss`` is an option.
         samples : int
             How many eigenvectors to test in each eigenspace, drawn at random from it where it has
             more. At most 64 eigenspaces are tested, from both ends of the spectrum.
@@ -241,9 +250,24 @@ class Spectrum(SpectralResult, kind="spectrum"):
         Returns
         -------
         Certificate
-            The worst relative residual ‖Hz − λz‖/‖H‖, and how far the trace and the squared
-            Frobenius norm are from the operator's own. Prints as one line.
+            The worst relative residual ‖Hz − λz‖/‖H‖, the largest overlap of two eigenvectors, and
+            how far the trace and the squared Frobenius norm are from the operator's own. Prints as
+            one line.
+
+        Examples
+        --------
+        >>> import numpy as np, hessence as hs
+        >>> net, x, y = hs.ScalarLinear([1.0, 2.0], [0.5, 1.0]), [1.0, -1.0], [2.0, -1.0]
+        >>> s = net.hessian(x, y).spectrum()
+        >>> s.verify(net.hessian(x, y)).worst < 1e-14, s.verify(net, x, y).worst < 1e-10
+        (True, True)
         """
+        if hasattr(H, "with_parameters"):
+            if not data:
+                raise ValueError("a network is verified with its data: s.verify(net, x, y).")
+            H = GradientDifferences(H, *data, **options)
+        elif data or options:
+            raise ValueError("data come with a network, s.verify(net, x, y), not with an operator.")
         return certify(self, H, samples=samples, rng=rng)
 
     def to_dict(self) -> dict[str, Any]:

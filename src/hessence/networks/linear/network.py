@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import array_api_compat as api
@@ -93,13 +93,17 @@ class LinearNetwork(Network):
         """Return the Hessian of the loss as an operator; its products never touch the samples."""
         objective, learned = self._objective(x, y, loss), self.learned
 
-        def derivatives(share: float) -> DerivativeErrors:
-            size = self._rebuild({name: abs(w) for name, w in self._weights.items()}).learned
-            return derivative_errors(objective, learned, share * to_numpy(size))
-
         return LinearHessian(
-            self.factors, objective.gradient(learned), objective.hessian(learned), derivatives
+            self.factors,
+            objective.gradient(learned),
+            objective.hessian(learned),
+            partial(self._errors, objective),
         )
+
+    def _errors(self, objective: Any, share: float) -> DerivativeErrors:
+        """Return what rounding does to the loss's derivatives if it does a share to each step."""
+        size = self._rebuild({name: abs(w) for name, w in self._weights.items()}).learned
+        return derivative_errors(objective, self.learned, share * to_numpy(size))
 
     def descent(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Descent:
         """Return how gradient descent moves the network: mode by mode if it stays aligned."""

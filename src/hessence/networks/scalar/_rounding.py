@@ -19,40 +19,32 @@ Derivatives = Callable[[Numbers], DerivativeErrors]
 """Returns bounds (..., C) for the loss's derivatives in C products from errors of the products."""
 
 
-def of_outputs(data: Moments, loss: str | PointwiseLoss, g: Array) -> Derivatives:
+def of_outputs(
+    data: Moments, loss: str | PointwiseLoss, g: Array, slack: Numbers
+) -> DerivativeErrors:
     """Return the errors for products (..., C) that are a matrix with one input."""
-
-    def errors(slack: Numbers) -> DerivativeErrors:
-        found = derivative_errors(matrix_objective(data, loss), g[..., None], slack[..., None])
-        return DerivativeErrors(*(error[..., 0] for error in found))
-
-    return errors
+    found = derivative_errors(matrix_objective(data, loss), g[..., None], slack[..., None])
+    return DerivativeErrors(*(error[..., 0] for error in found))
 
 
-def of_inputs(objective: Any, g: Array) -> Derivatives:
+def of_inputs(objective: Any, g: Array, slack: Numbers) -> DerivativeErrors:
     """Return the errors for products (..., C) that are a matrix with one output."""
-
-    def errors(slack: Numbers) -> DerivativeErrors:
-        found = derivative_errors(objective, g[..., None, :], slack[..., None, :])
-        return DerivativeErrors(*(error[..., 0, :] for error in found))
-
-    return errors
+    found = derivative_errors(objective, g[..., None, :], slack[..., None, :])
+    return DerivativeErrors(*(error[..., 0, :] for error in found))
 
 
-def of_cells(cells: Sequence[Moments], loss: str | PointwiseLoss, g: Array) -> Derivatives:
+def of_cells(
+    cells: Sequence[Moments], loss: str | PointwiseLoss, g: Array, slack: Numbers
+) -> DerivativeErrors:
     """Return the errors for products (..., C) that have samples of their own each."""
-
-    def errors(slack: Numbers) -> DerivativeErrors:
-        total, columns = sum(cell.n for cell in cells), []
-        for c, cell in enumerate(cells):
-            own, share = slice(c, c + 1), cell.n / total
-            none = 0 * slack[..., own]
-            found = of_outputs(cell, loss, g[..., own])(slack[..., own]) if cell.n else (none,) * 3
-            scales = (share, share**0.5, share**0.5)
-            columns.append([s * error for s, error in zip(scales, found, strict=True)])
-        return DerivativeErrors(*(np.concatenate(c, axis=-1) for c in zip(*columns, strict=True)))
-
-    return errors
+    total, columns = sum(cell.n for cell in cells), []
+    for c, cell in enumerate(cells):
+        own, share = slice(c, c + 1), cell.n / total
+        none = 0 * slack[..., own]
+        found = of_outputs(cell, loss, g[..., own], slack[..., own]) if cell.n else (none,) * 3
+        scales = (share, share**0.5, share**0.5)
+        columns.append([s * error for s, error in zip(scales, found, strict=True)])
+    return DerivativeErrors(*(np.concatenate(c, axis=-1) for c in zip(*columns, strict=True)))
 
 
 @dataclass(frozen=True)

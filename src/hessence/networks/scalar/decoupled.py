@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import array_api_compat as api
@@ -95,7 +95,7 @@ class DecoupledInputs(_Decoupled):
             gradient, far = single.gradient(g), single.far_gradient(g)
         return Products(
             self.W, self.V, gradient, hessian, self._gram, names, far_gradient=far,
-            derivatives=of_inputs(objective.whole, g), neglected=neglected,
+            derivatives=partial(of_inputs, objective.whole, g), neglected=neglected,
         )  # fmt: skip
 
     def _predict(self, inputs: Array) -> Array:
@@ -153,7 +153,7 @@ class DecoupledOutputs(_Decoupled):
             self._gram,
             names,
             far_gradient=objective.far_gradient(g) if squared else None,
-            derivatives=of_outputs(data, loss, g),
+            derivatives=partial(of_outputs, data, loss, g),
         )
 
     def _predict(self, inputs: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import array_api_compat as api
@@ -62,7 +62,7 @@ class ScalarAffine(ScalarNetwork):
         V = api.array_namespace(self.w).stack([self.v, self.b], axis=-2)
         return VectorHessian(
             self.w, V, objective.gradient(beta), objective.hessian(beta),
-            derivatives=of_inputs(objective.whole, beta),
+            derivatives=partial(of_inputs, objective.whole, beta),
         )  # fmt: skip
 
     @cached_property

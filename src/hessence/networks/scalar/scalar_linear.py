@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from hessence._common.arrays import Array
@@ -68,7 +68,7 @@ class ScalarLinear(ScalarNetwork):
             objective.hessian(g)[..., None],
             self._gram.at(None),
             far_gradient=objective.far_gradient(g)[..., None] if squared else None,
-            derivatives=of_outputs(data, loss, g[..., None]),
+            derivatives=partial(of_outputs, data, loss, g[..., None]),
         )
 
     def anatomy(self, x: Array, y: Array = None) -> Anatomy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partialmethod
+from functools import cached_property, partial, partialmethod
 from typing import Any, ClassVar
 
 import array_api_compat as api
@@ -99,7 +99,7 @@ class ScalarReLU(ScalarNetwork):
             objective.hessian(g),
             objective.populated,
             objective.far_gradient(g) if squared else None,
-            of_cells(data.cells, loss, g),
+            partial(of_cells, data.cells, loss, g),
         )
 
     def anatomy(self, x: Array, y: Array = None) -> CellwiseAnatomy:
