@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import hessence as hs
+from tests.linear_exact import exact_parts
 from tests.linear_oracle import assert_same_spectrum
 from tests.networks.relu.relu_oracle import (
     TORCH_LOSSES,
@@ -20,7 +21,7 @@ from tests.networks.relu.relu_oracle import (
     weights_of,
 )
 from tests.oracle import OWN
-from tests.strategies import NUMBERS
+from tests.strategies import NUMBERS, at_least
 
 NETWORKS = {
     "two layers": ((2, 30, 2), "", 0.0),
@@ -138,6 +139,41 @@ def test_units(powers, seed):
     s = case.operator().spectrum()
     values = np.linalg.eigvalsh(case.hessian)[::-1]
     np.testing.assert_allclose(s.eigenvalues, values, rtol=0, atol=1e-13 * case.norm)
+
+
+def in_many_digits(case):
+    """Return the Hessian of a network without biases, each sample's in 50 digits.
+
+    For one sample the network is linear, with factors diag(s) W.
+    """
+    net, total = case.net(), 0
+    for x, y in zip(case.x[:, None], case.y[:, None], strict=True):
+        slopes = [*(s[0] for s in net._forward(x)[1]), np.ones(net.dims[-1])]
+        factors = [s[:, None] * w for s, w in zip(slopes, net.weights, strict=True)]
+        scale = [np.repeat(s, w.shape[1]) for s, w in zip(slopes, net.weights, strict=True)]
+        scale = np.concatenate(scale)
+        whole = exact_parts(hs.DeepLinear(factors), x, y, case.loss)[0]
+        total = total + scale[:, None] * whole * scale / len(case.x)
+    return total
+
+
+@at_least(15)
+@given(
+    st.sampled_from([(2, 6, 2), (1, 5, 1), (3, 7, 1), (2, 3, 3, 2)]),
+    st.sampled_from(["mse", "huber"]),
+    st.lists(st.sampled_from([0, 0, -6, 6, 3]), min_size=5, max_size=5),
+    st.integers(0, 99),
+)
+def test_errors_hold(dims, loss, powers, seed):
+    case = typical(dims, "", 0.0, loss, n=3, seed=seed)
+    scale = 10.0 ** np.asarray(powers)
+    weights, x = [*case.weights[:-1], case.weights[-1] * scale[3]], case.x * scale[: dims[0]]
+    near = hs.ReLU(weights)(x) * (1 + 1e-9 * scale[4])
+    case = ReLUCase(weights, x, near, loss)
+    s = case.operator().spectrum()
+    values = np.linalg.eigvalsh(in_many_digits(case))[::-1]
+    assert (np.abs(s.eigenvalues - values) <= s.errors).all()
+    assert (s.errors <= 1e-9 * s.norm).all()
 
 
 def test_saturated_outputs_beside_ordinary_ones():
