@@ -2,12 +2,13 @@
 
 import sys
 
-from benchmarks import attention, exact_models, kernels, linear, memory, scalar, torch_models
+from benchmarks import attention, exact_models, kernels, linear, memory, relu, scalar, torch_models
 from benchmarks.timing import print_table
 
 ALL = {
     "scalar": scalar,
     "linear": linear,
+    "relu": relu,
     "attention": attention,
     "exact_models": exact_models,
     "torch_models": torch_models,

@@ -113,6 +113,12 @@ def _instances() -> Iterator[tuple[str, Any, Any, Any]]:
     yield "DeepLinear 6-7-8-6, aligned", aligned, white, white @ (left * singular**0.5 @ right).T
     yield "DeepLinear 6-7-8-6, solved", aligned, white, aligned(white)
     yield "DeepLinear 6-10-10-2", hs.init.standard((6, 10, 10, 2), rng), inputs, target
+    few, few_targets = inputs[:6, :2], target[:6]
+    relu: hs.ReLU = hs.TwoLayerReLU(rng.normal(size=(60, 2)), rng.normal(size=(2, 60)))
+    yield "TwoLayerReLU 2-60-2", relu, few, few_targets
+    shapes = (20, 2), (10, 20), (2, 10)
+    relu = hs.ReLU([rng.normal(size=s) / s[1] ** 0.5 for s in shapes])
+    yield "ReLU 2-20-10-2", relu, few, few_targets
     sequences = rng.normal(size=(5, 8))
     layer = hs.SelfAttention(1.0, *weights(2, 100))
     yield "SelfAttention, d_K = 100", layer, sequences, sequences[:, ::-1].copy()
@@ -121,6 +127,8 @@ def _instances() -> Iterator[tuple[str, Any, Any, Any]]:
     yield "MatrixAttention, d = 3, d_K = 40", keys, tokens, tokens[:, ::-1].copy()
     wide = hs.init.mup((6, 100_000, 2), rng)
     yield "TwoLayerLinear 6-100000-2", hs.TwoLayerLinear(*wide.weights), inputs, target
+    relu = hs.TwoLayerReLU(rng.normal(size=(10_000, 2)), rng.normal(size=(2, 10_000)))
+    yield "TwoLayerReLU 2-10000-2", relu, inputs[:20, :2], target[:20]
     deep = hs.DeepLinear.balanced((200,) * 5, np.linspace(0.5, 1.5, 200), rng)
     left, singular, right = np.linalg.svd(deep.product)
     cloud = np.eye(200) * 200**0.5
@@ -198,9 +206,9 @@ def _loss_in_torch(net: Any, theta: Any, x: Any, y: Any) -> Any:
             return ((f - y) ** 2).sum(dim=-1).mean() / 2
         case _:
             pieces = torch.split(theta, [w.size for w in net.weights])
-            f = x
-            for piece, w in zip(pieces, net.weights, strict=True):
-                f = f @ piece.reshape(w.shape).T
+            f, rectified = x, isinstance(net, hs.ReLU)
+            for i, (piece, w) in enumerate(zip(pieces, net.weights, strict=True)):
+                f = (torch.relu(f) if rectified and i else f) @ piece.reshape(w.shape).T
             if isinstance(net, hs.ResidualLinear):
                 f = f + x
     return ((f - y) ** 2).sum() / (2 * (x.numel() if isinstance(net, hs.SelfAttention) else len(x)))
