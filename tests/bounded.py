@@ -62,6 +62,27 @@ def linear(t, x, shapes, residual=None):
     return ex.stack([(product * row.astype(ex.LONG)).sum() for row in x], axis=0)
 
 
+def self_attention(t, x, bias=None):
+    """Return f = w_V A x of sequences (B, n), one row for each."""
+    m, rows = (len(t.a) - 1) // 2, []
+    inner = (t[1 : m + 1] * t[m + 1 :]).sum() * (1 / np.sqrt(ex.LONG(m)))
+    for sequence in np.asarray(x, ex.LONG):
+        for token in sequence:
+            # Scores less that of the largest, so that small weights keep their digits.
+            scores = stack_of(inner, token * sequence)
+            best = int(np.argmax(scores.a))
+            raised = stack_of(inner, token * (sequence - sequence[best])).exp()
+            others = np.arange(len(sequence)) != best
+            rest = (raised * others.astype(ex.LONG)).sum()
+            moved = (raised * (sequence - sequence[best])).sum() * (rest + ex.LONG(1)).reciprocal()
+            rows.append(t[0] * (moved + sequence[best]))
+    return ex.stack(rows, axis=0)[:, None]
+
+
+def stack_of(jet, factors):
+    return ex.stack([jet * factor for factor in factors])
+
+
 # Drawing.
 
 
@@ -106,6 +127,7 @@ def draw(rng, kind=None):
     predictions = np.asarray(f(ex.variables(np.asarray(net.parameters())), x).a, float)
     if kind in RESIDUAL:
         predictions = predictions + x
+    n = len(predictions)
     y = _numbers(rng, (n, K)) * _units(rng, K)
     match rng.integers(5):
         case 0:
@@ -116,6 +138,8 @@ def draw(rng, kind=None):
         y = np.where(y < 0, -1.0, 1.0)
     if loss == "cross-entropy":
         y = np.argmax(y, axis=1)
+    if kind == "SelfAttention":
+        return kind, net, x, y.reshape(x.shape), str(loss), f
     scalar = kind.startswith("Scalar") or kind == "DecoupledInputs"
     return kind, net, x, y[:, 0] if scalar and y.ndim == 2 else y, str(loss), f
 
@@ -144,6 +168,14 @@ def _decoupled(make, forward):
         return make(W, V), x, lambda t, x: forward(t, x, (rows, m)), 1 if inputs else rows
 
     return case
+
+
+def _attention(rng, n, m, D, K, size):
+    x = _numbers(rng, (min(n, 2), m + 1)) * 10.0 ** rng.choice([0, 0, 0, 1, -3, 2])
+    w_q = _numbers(rng, min(D, 2)) * 10.0 ** rng.choice([0, 0, -4, 1])
+    w_k = _related(rng, w_q, _numbers(rng, min(D, 2)))
+    w_v = float(_numbers(rng, ())) * size
+    return hs.SelfAttention(w_v, w_q, w_k), x, self_attention, 1
 
 
 def _chain(depth, residual=None):
@@ -185,10 +217,11 @@ KINDS = {
     "DeepLinear": _chain(None),
     "residual layers": _chain(None, "layers"),
     "ResidualLinear": _chain(2, "both"),
+    "SelfAttention": _attention,
 }
 RESIDUAL = ("residual layers", "ResidualLinear")
 POINTWISE = ("mse", "mse", "logistic", "huber")
-SCALAR = ("Scalar", "Decoupled")
+SCALAR = ("Scalar", "Decoupled", "Self")
 LOSSES = {
     kind: POINTWISE if kind.startswith(SCALAR) else (*POINTWISE, "cross-entropy") for kind in KINDS
 }
@@ -207,7 +240,7 @@ def dense(net, x, y, loss, f, part="hessian"):
             jets = jets + shift
 
     def second(predictions):
-        return ex.LOSSES[loss](predictions, targets).h / len(x)
+        return ex.LOSSES[loss](predictions, targets).h / len(jets.a)
 
     linearised = second(replace(jets, h=0 * jets.h))
     return {"hessian": lambda: second(jets), "ggn": lambda: linearised}.get(

@@ -1,5 +1,6 @@
 """What can be asked of a spectrum can be asked of an estimate, or it says why not."""
 
+import pickle
 import sys
 from types import SimpleNamespace
 
@@ -94,3 +95,65 @@ def test_html():
     assert batch._repr_html_().startswith("<pre>6 eigenvalues of each of (2,) networks")
     with pytest.raises(ValueError, match="a table belongs to one network"):
         batch._columns(slice(None))
+
+
+def test_results_and_operators_are_arrays_of_what_they_hold():
+    for result in (EXACT, SOME):
+        np.testing.assert_array_equal(np.asarray(result), result.eigenvalues)
+        assert list(result) == result.eigenvalues.tolist()
+        assert np.asarray(result, dtype=np.float32).dtype == np.float32
+    np.testing.assert_array_equal(np.asarray(H), H.dense())
+    np.testing.assert_allclose(np.asarray(2 * H.restrict([0, 5])), 2 * H.dense()[:6:5, :6:5])
+    with pytest.raises(TypeError, match="not iterable"):
+        list(H)
+
+
+RESULTS = {
+    "spectrum": lambda: EXACT,
+    "batch": lambda: hs.ScalarLinear(X[:2], X[2:4]).hessian(X[:, 0], Y[:, 0]).spectrum(),
+    "estimate": lambda: SOME,
+    "certificate": lambda: EXACT.verify(H),
+    "eigenpairs": lambda: H.top(2),
+    "density": lambda: hs.density(H, probes=2, steps=4),
+    "trace": lambda: (1.0 * H).trace(),
+    "trajectory": lambda: hs.gradient_descent(
+        hs.ScalarLinear(X[0], X[1]), X[:, 0], Y[:, 0], lr=0.01, steps=3
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_result_pickles_prints_and_compares_after_a_file(name, tmp_path):
+    result = RESULTS[name]()
+    assert pickle.loads(pickle.dumps(result)) == result
+    result.save(tmp_path / "result.json")
+    assert hs.load(tmp_path / "result.json") == result
+    assert " object at " not in repr(result)
+    assert result != EXACT.spaces[0]
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        H, H.ggn, 2 * H - H.ggn, H.restrict([0, 3]),
+        hs.ScalarReLU(X[0], Y[0, [0, 1, 2, 0]]).hessian(X[:, 0], Y[:, 0]),
+        hs.ScalarAffine(*X[:3]).hessian(X[:, 0], Y[:, 0], "huber"),
+        hs.SelfAttention(1.0, X[0], X[1]).hessian(X[:2], X[2:4]),
+    ],
+)  # fmt: skip
+def test_operators_pickle_with_their_error_bounds(operator):
+    copy = pickle.loads(pickle.dumps(operator))
+    np.testing.assert_array_equal(copy.dense(), operator.dense())
+    assert repr(copy) == repr(operator)
+    assert copy.rounding() == operator.rounding()
+
+
+def test_the_trace_is_a_number_or_becomes_one():
+    assert float((1.0 * H).trace()) == pytest.approx(float(H.trace()), rel=1e-12)
+
+
+def test_spaces_pickle_without_their_vectors():
+    space = pickle.loads(pickle.dumps(EXACT.spaces[0]))
+    assert space == EXACT.spaces[0]
+    with pytest.raises(ValueError, match="compute it again"):
+        space.vectors()

@@ -18,7 +18,7 @@ MOST_COLUMNS = 2048
 """Larger operators do not have their trace and norm read off their columns."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Certificate(Saved, kind="certificate"):
     """How far a spectrum is from the operator it belongs to.
 
@@ -51,7 +51,7 @@ class Certificate(Saved, kind="certificate"):
         # NumPy's maximum, unlike Python's, lets NaN through.
         return float(np.max([defect or 0.0 for defect in defects]))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         defects = [
             ("orthogonality", self.orthogonality),
             ("trace", self.trace_defect),

@@ -308,6 +308,10 @@ class Eigenspace:
         normal = generator(rng).normal(size=(dimension, _require_count(k, dimension)))
         return self._embed(like(np.linalg.qr(normal)[0], self.value))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As with a spectrum, a copy in another process goes without vectors.
+        return Eigenspace, (self.value, self.multiplicity, self.label)
+
     def _embed(self, copies: Array) -> Array:
         if self._family is None:
             raise ValueError(

@@ -14,13 +14,16 @@ characteristic polynomial of the block but no eigenvectors).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import add
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import array_api_compat as api
+import numpy as np
 
-from hessence._common.arrays import Array, stack_rows, zero_rows
+from hessence._common.arrays import Array, epsilon, stack_rows, to_numpy, zero_rows
+from hessence.data.rounding import terms
 from hessence.networks.scalar.gram import Gram, root
 from hessence.networks.scalar.products import Products, bulk_isometry, pair_isometry
 from hessence.spectra.frames import Frame
@@ -91,6 +94,8 @@ class AttentionHessian(Hessian):
         The Gram numbers of the key and the query weights.
     part : str
         Which of the Hessian and its two parts this is.
+    errors : callable, optional
+        Returns bounds for the errors of `gauss_newton` and `residual`.
     """
 
     w_q: Array
@@ -99,6 +104,7 @@ class AttentionHessian(Hessian):
     residual: Scalars
     numbers: Gram
     part: Part = "hessian"
+    errors: Callable[[], tuple[Any, Any]] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -144,6 +150,22 @@ class AttentionHessian(Hessian):
         m = int(self.w_q.shape[-1])
         swap = s.gamma * (2 * m * s.gamma + 4 * s.zeta * g.inner)
         return s.alpha**2 + 2 * s.beta**2 * g.norm + swap + (s.zeta * g.norm) ** 2
+
+    def rounding(self) -> Any:
+        """Return Δα + Δβ ‖u‖ + Δζ ‖u‖² + Δγ, and what rounding does to the Gram numbers."""
+        norm = to_numpy(self.numbers.norm).astype(np.float64)
+        return sum(e * size for e, size in zip(self._errors, (1, norm**0.5, 1, norm), strict=True))
+
+    @property
+    def _errors(self) -> list[Any]:
+        """Bounds for α, β, γ, ζ of this part, with the error of what they are multiplied by."""
+        share = epsilon(self.w_q) * (32 + 2 * terms(int(self.w_q.shape[-1])))
+        sizes = [share * np.abs(to_numpy(s).astype(np.float64)) for s in self.scalars]
+        if self.errors is None:
+            return sizes
+        ggn, functional = self.errors()
+        used = {"ggn": (ggn,), "functional": (functional,)}.get(self.part, (ggn, functional))
+        return [size + sum(errors) for size, *errors in zip(sizes, *used, strict=True)]
 
     def bounds(self) -> AttentionBounds:
         """Return the paper's bounds on outliers, sharpness and condition number."""
@@ -197,6 +219,7 @@ class AttentionHessian(Hessian):
                 lambda _, sign=sign: bulk_isometry(sign, self.w_k, self.w_q, self._place),  # type: ignore[misc]
                 m - 1,
                 values=(sign * s.gamma)[..., None],
+                errors=lambda: np.asarray(self._errors[2])[..., None],
             )
             for sign in (1, -1)
         ]

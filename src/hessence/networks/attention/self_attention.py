@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Self
 
 import array_api_compat as api
@@ -12,6 +12,7 @@ import array_api_compat as api
 from hessence._common.arrays import Array, floating, require_same_shape, require_shape
 from hessence.data.losses import PointwiseLoss
 from hessence.networks.attention._descent import AttentionDescent
+from hessence.networks.attention._rounding import scalar_errors
 from hessence.networks.attention.activations import Softmax, as_activation, from_top
 from hessence.networks.attention.attention_hessian import AttentionBounds, AttentionHessian, Scalars
 from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
@@ -227,7 +228,10 @@ class SelfAttention(AttentionNetwork):
         return self.w_v[..., None, None] * self._responses(batch)[0]
 
     def _hessian_of(self, batch: Sequences, loss: PointwiseLoss) -> AttentionHessian:
-        return AttentionHessian(self.w_q, self.w_k, *self._scalars(batch, loss), self._gram)
+        return AttentionHessian(
+            self.w_q, self.w_k, *self._scalars(batch, loss), self._gram,
+            errors=partial(scalar_errors, self, batch, loss),
+        )  # fmt: skip
 
     # How the predictions depend on t = ⟨w_Q, w_K⟩.
 
