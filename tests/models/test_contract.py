@@ -69,6 +69,25 @@ def test_a_loss_that_reaches_for_the_parameters_is_refused(mlp, pair, asked, for
         ASKED[asked](mlp, pair, loss)
 
 
+@pytest.mark.parametrize("asked", sorted(ASKED.keys() - {"ggn"}))
+@pytest.mark.parametrize("part", ["all of it", "the penalty"])
+def test_a_closure_that_reaches_past_its_model_is_refused(mlp, pair, asked, part):
+    def loss(model, batch):
+        used = mlp if part == "all of it" else model
+        return penalised(mlp)(used(batch[0]), batch[1])
+
+    with pytest.raises(ValueError, match=r"loss reaches past the model.*'0\.weight'"):
+        ASKED[asked](mlp, {0: pair[0], 1: pair[1]}, loss)
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_patched_model_that_reaches_past_its_copy_is_refused(mlp, pair, asked):
+    own = mlp[0].forward
+    mlp[0].forward = lambda x: own(x)
+    with pytest.raises(ValueError, match=r"still uses '0\.weight'.*copy=False"):
+        ASKED[asked](mlp, pair, nn.MSELoss())
+
+
 def test_the_closure_that_it_asks_for_is_right_everywhere(mlp, pair):
     x, y = pair
 

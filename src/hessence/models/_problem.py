@@ -68,6 +68,8 @@ class Problem:
                 require_uncoupled(self.copy.model)
             self.criterion = self._criterion(loss, reduction, closure)
             self._steady = isinstance(loss, Criterion)
+            if not self._steady:
+                self._require_own_parameters()
         self.compile = compile
         self.count: float | None = None
 
@@ -95,8 +97,6 @@ class Problem:
                     "batch), such as lambda model, batch: model(**batch).loss, pass closure=True."
                 ) from error
             self._require_prediction_only(total)
-        elif isinstance(criterion, ClosureCriterion) and several:
-            self.copy.run(criterion.total, first)
         return criterion
 
     def _require_prediction_only(self, total: Tensor) -> None:
@@ -181,16 +181,20 @@ class Problem:
         # Where one rank stopped alone, the others would wait for it.
         if not all(gather(steady) if parallel() else [steady]):
             raise ValueError(f"model: {RANDOM}")
-        self._require_own_parameters()
         self._steady = True
 
     def _require_own_parameters(self) -> None:
-        """Refuse a loss that uses parameters of the user's model, which the copy cannot see."""
-        if not self.copy.owned:
+        """Refuse a loss that uses parameters of the user's model, which the copy cannot see.
+
+        A closure is evaluated here for the first time, and what it returns is looked at.
+        """
+        closure, owned = isinstance(self.criterion, ClosureCriterion), self.copy.owned
+        if not closure and (self._chain is not None or not owned):
             return
         total = self.copy.run(self.criterion.total, self._some(1))[0]
+        if not owned:
+            return
         arrives, past = self.copy.reached(total)
-        closure = isinstance(self.criterion, ClosureCriterion)
         names = _quoted(past)
         if past and closure:
             raise ValueError(
