@@ -110,7 +110,7 @@ PARTS = {
     ),
     "heads with weights": lambda: Calling(
         nn.MultiheadAttention(WIDTH, 2, batch_first=True, add_bias_kv=True),
-        lambda inner, z: inner(z, z, z)[0] + inner(z, z, z)[1].sum(),
+        lambda inner, z: inner(z, z, z)[0] + inner(z, z, z)[1].square().sum((1, 2), keepdim=True),
     ),
     "encoder": lambda: nn.TransformerEncoderLayer(WIDTH, 2, 6, 0.0, "gelu", batch_first=True),
     "first norm": lambda: nn.TransformerEncoderLayer(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any
 
@@ -21,6 +22,17 @@ from torch.utils import checkpoint
 
 from hessence._common.device import reduced
 from hessence.models._loss_kernels import ACCURATE
+
+
+def outside_inference() -> AbstractContextManager[Any]:
+    """Leave inference mode, whose results cannot be part of a graph, if it is on.
+
+    Where it is off, nothing is entered: PyTorch's guard, kept alive by the traceback of an
+    interrupt, would put back an old state of recording later.
+    """
+    inside = torch.is_inference_mode_enabled()
+    context: AbstractContextManager[Any] = torch.inference_mode(mode=False)
+    return context if inside else nullcontext()
 
 
 def with_exact_kernels(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -38,7 +50,7 @@ def with_exact_kernels(function: Callable[..., Any], *arguments: Any) -> Any:
     for device in reduced():
         function = torch.autocast(device, enabled=False)(function)
     try:
-        with torch.inference_mode(mode=False), torch.enable_grad(), _Replacements():
+        with outside_inference(), torch.enable_grad(), _Replacements():
             return function(*arguments)
     finally:
         # An interrupt may have come between a setting and what would undo it.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hessence._common.arrays import dtype_name
-from hessence.models._exact_kernels import with_exact_kernels
+from hessence.models._exact_kernels import outside_inference, with_exact_kernels
 from hessence.models._parameters import Parameters, irregular, listed
 from hessence.models.batch_parts import copied, tensors_in
 from hessence.models.model_layers import ModelState, require_deterministic, unwrap
@@ -68,7 +68,7 @@ class ModelCopy:
         # A tensor can be looked for by identity, but not be an element of a set.
         self._live = [(name, weakref.ref(p)) for name, p in live.named_parameters()]
         self._lock = threading.RLock()
-        with torch.inference_mode(mode=False):
+        with outside_inference():
             self._own(_deep_copy(live, self._memo) if copy else live, selected)
 
     def _own(self, model: nn.Module, selected: Parameters) -> None:
@@ -170,7 +170,7 @@ class ModelCopy:
         memo = {id(t): t for t in self.parameters.foreign}
         twin = copy.copy(self)
         twin._lock, twin.owned = threading.RLock(), True
-        with torch.inference_mode(mode=False):
+        with outside_inference():
             twin._own(change(_deep_copy(self.model, memo)), self.parameters)
         return twin
 
@@ -210,7 +210,7 @@ class ModelCopy:
             raise ValueError(
                 "model has other layers or parameters than when this was made: make it anew."
             )
-        with self._lock, torch.inference_mode(mode=False), torch.no_grad():
+        with self._lock, outside_inference(), torch.no_grad():
             for name, module in ours.items():
                 _load_simple(module, theirs[name])
                 for key, buffer in theirs[name]._buffers.items():

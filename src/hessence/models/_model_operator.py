@@ -15,6 +15,7 @@ from hessence._common.arguments import Seed
 from hessence._common.arrays import NotFiniteError
 from hessence._common.device import full_precision, reduced
 from hessence._common.messages import warn
+from hessence.models._exact_kernels import outside_inference
 from hessence.models._model_checks import BatchCheck, misfit
 from hessence.models._model_copy import ModelCopy
 from hessence.models._problem import Problem
@@ -34,7 +35,7 @@ def recordable(method: Method) -> Method:
     def wrapped(*arguments: Any, **named: Any) -> Any:
         if not reduced() and not torch.is_inference_mode_enabled():
             return method(*arguments, **named)
-        with torch.inference_mode(mode=False), full_precision():
+        with outside_inference(), full_precision():
             return method(*arguments, **named)
 
     return cast(Method, wrapped)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hessence._common.arrays import dtype_name
 from hessence._common.device import budget
 from hessence.models._criteria import PointwiseCriterion, as_criterion, is_own
+from hessence.models._exact_kernels import outside_inference
 from hessence.models._feed_forward import Chain, FeedForwardGraph
 from hessence.models._graph_memory import graph_bytes
 from hessence.models._model_copy import ModelCopy
@@ -56,7 +57,7 @@ class Problem:
         if isinstance(data, Tensor) and isinstance(loss, Tensor):
             raise TypeError("data must be one argument, a pair: give (x, y) in place of x, y.")
         # What is made in inference mode cannot be part of a graph.
-        with torch.inference_mode(mode=False):
+        with outside_inference():
             self.copy = ModelCopy(model, params, eval_mode=eval_mode, copy=copy)
             leaves = self.copy.parameters.leaves
             self.memory = budget(memory, leaves[0])

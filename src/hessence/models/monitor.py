@@ -9,13 +9,13 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from hessence._common.arguments import Seed, require_int, require_tolerance, seed
 from hessence._common.arrays import NotFiniteError
 from hessence._common.device import full_precision
 from hessence.krylov.trace import FEWEST, trace
+from hessence.models._exact_kernels import outside_inference
 from hessence.models._monitor_files import MonitorFiles
 from hessence.models._parameters import Parameters
 from hessence.models._tracking import Top, Tracker
@@ -189,7 +189,7 @@ class Monitor:
             )
         rate = self._lr if lr is None else _rate(lr)
         earlier = self._history.before(int(step))
-        with torch.inference_mode(mode=False), full_precision():
+        with outside_inference(), full_precision():
             record = self._measured(int(step), rate, len(earlier))
         if self._files is not None and len(self._history) and not len(earlier):
             self._files.set_aside()
