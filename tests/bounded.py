@@ -79,6 +79,29 @@ def self_attention(t, x, bias=None):
     return ex.stack(rows, axis=0)[:, None]
 
 
+def matrix_attention(t, x, shapes):
+    """Return f = A x W_V of sequences (B, n, d), one row for each token."""
+    pieces, start = [], 0
+    for rows, columns in shapes:
+        pieces.append(t[start : start + rows * columns].reshape(rows, columns))
+        start += rows * columns
+    W_v, W_q, W_k = pieces
+    scale, out = 1 / np.sqrt(ex.LONG(shapes[1][1])), []
+    for sequence in np.asarray(x, ex.LONG):
+        for token in sequence:
+            query = ex.stack([(W_q[:, k] * token).sum() for k in range(shapes[1][1])])
+            direction = ex.stack([(W_k[i] * query).sum() for i in range(len(token))]) * scale
+            scores = ex.stack([(direction * other).sum() for other in sequence])
+            gaps = sequence - sequence[int(np.argmax(scores.a))]
+            raised = ex.stack([(direction * gap).sum() for gap in gaps]).exp()
+            others = (np.arange(len(gaps)) != int(np.argmax(scores.a))).astype(ex.LONG)
+            inverse = ((raised * others).sum() + ex.LONG(1)).reciprocal()
+            h = ex.stack([(raised * column).sum() * inverse for column in gaps.T])
+            h = h + sequence[int(np.argmax(scores.a))]
+            out.append(ex.stack([(W_v[:, k] * h).sum() for k in range(shapes[0][1])]))
+    return ex.stack(out, axis=0)
+
+
 def stack_of(jet, factors):
     return ex.stack([jet * factor for factor in factors])
 
@@ -140,6 +163,9 @@ def draw(rng, kind=None):
         y = np.argmax(y, axis=1)
     if kind == "SelfAttention":
         return kind, net, x, y.reshape(x.shape), str(loss), f
+    if kind == "MatrixAttention":
+        shape = x.shape[:2] if loss == "cross-entropy" else (*x.shape[:2], K)
+        return kind, net, x, y.reshape(shape), str(loss), f
     scalar = kind.startswith("Scalar") or kind == "DecoupledInputs"
     return kind, net, x, y[:, 0] if scalar and y.ndim == 2 else y, str(loss), f
 
@@ -176,6 +202,15 @@ def _attention(rng, n, m, D, K, size):
     w_k = _related(rng, w_q, _numbers(rng, min(D, 2)))
     w_v = float(_numbers(rng, ())) * size
     return hs.SelfAttention(w_v, w_q, w_k), x, self_attention, 1
+
+
+def _matrix_attention(rng, n, m, D, K, size):
+    d, keys = min(D, 2), min(m, 2)
+    x = _numbers(rng, (min(n, 2), 2, d)) * 10.0 ** rng.choice([0, 0, 0, 1, -3])
+    W_v, W_q = _numbers(rng, (d, K)) * size, _numbers(rng, (d, keys))
+    W_k = _related(rng, W_q, _numbers(rng, (d, keys)))
+    shapes = ((d, K), (d, keys), (d, keys))
+    return hs.MatrixAttention(W_v, W_q, W_k), x, lambda t, x: matrix_attention(t, x, shapes), K
 
 
 def _chain(depth, residual=None):
@@ -218,6 +253,7 @@ KINDS = {
     "residual layers": _chain(None, "layers"),
     "ResidualLinear": _chain(2, "both"),
     "SelfAttention": _attention,
+    "MatrixAttention": _matrix_attention,
 }
 RESIDUAL = ("residual layers", "ResidualLinear")
 POINTWISE = ("mse", "mse", "logistic", "huber")
@@ -230,7 +266,7 @@ LOSSES = {
 def dense(net, x, y, loss, f, part="hessian"):
     """Return the Hessian, or one of its parts, in extended precision."""
     jets = f(ex.variables(np.asarray(net.parameters())), np.asarray(x))
-    targets = y if loss == "cross-entropy" else np.reshape(y, jets.a.shape)
+    targets = np.ravel(y) if loss == "cross-entropy" else np.reshape(y, jets.a.shape)
     if isinstance(net, hs.ResidualLinear) or getattr(net, "residual", False):
         # Losses of the residual see y − x, in which nothing small is rounded off.
         shift = np.asarray(x, ex.LONG)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, transpose
+from hessence._common.arrays import Array, constant, transpose
 from hessence.networks.twin import TwinSubspaces
-from hessence.spectra.operators import Hessian, Part
+from hessence.spectra.operators import Hessian, Part, positive_norm
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Subspaces
 
@@ -73,13 +75,17 @@ class TokenMoments:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MatrixAttentionHessian(Hessian):
-    """The Hessian of a self-attention layer, with parameters ordered (W_V, W_Q, W_K)."""
+    """The Hessian of a self-attention layer, with parameters ordered (W_V, W_Q, W_K).
+
+    `sizes` returns moments without signs, see :mod:`hessence.networks.attention._rounding`.
+    """
 
     W_v: Array
     W_q: Array
     W_k: Array
     moments: TokenMoments
     part: Part = "hessian"
+    sizes: Callable[[], TokenMoments] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -138,6 +144,13 @@ class MatrixAttentionHessian(Hessian):
     def _join(self, *pieces: Array) -> Array:
         xp = api.array_namespace(*pieces)
         return xp.concat([xp.reshape(piece, (-1, piece.shape[-1])) for piece in pieces], axis=0)
+
+    def rounding(self) -> Any:
+        """Return the norm of the operator that adds up all errors with positive signs."""
+        if self.sizes is None:
+            return 0.0
+        weights = {name: abs(constant(getattr(self, name))) for name in ("W_v", "W_q", "W_k")}
+        return positive_norm(replace(self, moments=self.sizes(), **weights))
 
     def trace(self) -> Array:
         """Return the trace; the swap of dW_Q and dW_K with G has no diagonal."""

@@ -9,11 +9,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
+from hessence._common.arrays import (
+    Array,
+    Numbers,
+    constant,
+    epsilon,
+    like,
+    to_numpy,
+    transpose,
+)
 from hessence.data.losses import PointwiseLoss
 from hessence.data.rounding import moved_derivatives, terms
+from hessence.networks.attention._matrix_attention_hessian import TokenMoments
 from hessence.networks.attention.activations import Softmax, from_top
 from hessence.networks.attention.attention_network import Sequences
 
@@ -91,3 +101,37 @@ def _product(share: float, *factors: Known) -> Known:
 
 def _plain(array: Array) -> Numbers:
     return to_numpy(array).astype(np.float64)
+
+
+def layer_sizes(net: Any, batch: Sequences, loss: PointwiseLoss) -> TokenMoments:
+    """Return moments of the tokens without signs, whose layer has a Hessian that bounds the error.
+
+    Every term of the Hessian has one derivative of the loss as a factor. In its place is what
+    rounding does to it and, of the derivative, to the other factors.
+    """
+    xp, spacing = api.array_namespace(batch.x), epsilon(batch.x)
+    share = spacing * (64 + 2 * terms(max(map(int, (*batch.x.shape, *net.W_q.shape)))))
+    x, W_v, W_q, W_k = (abs(constant(a)) for a in (batch.x, net.W_v, net.W_q, net.W_k))
+    attention, top = net._weights_and_top(batch)
+    sizes = net._scale * xp.matmul(xp.matmul(x, W_q), transpose(xp.matmul(x, W_k)))
+    worst = xp.max(sizes + abs(net.sink) * batch.first, axis=-1, keepdims=True)
+    share = share * (1 + 8 * worst)
+    mean = xp.matmul(attention, x)
+    reach = to_numpy(share * xp.matmul(mean, W_v)).astype(np.float64)
+    slope, bend = moved_derivatives(loss, net._predict(batch), batch.y, reach)
+    counts = batch.weights[..., None]
+    first = counts * (8 * share * like(slope[0], x) + like(slope[1], x))
+    if bend[0].ndim > 3:
+        counts, share = counts[..., None], share[..., None]
+    second = counts * (8 * share * like(bend[0], x) + like(bend[1], x))
+    tokens = transpose(0 * attention[..., None] + batch.x[:, None, :, :])
+    gap = abs(transpose(from_top(tokens, top[..., None, :] + 0 * top[..., None, :])))
+    gap = gap + xp.sum(attention[..., None] * gap, axis=-2, keepdims=True)
+    weighted = attention[..., None] * gap
+    along = xp.matmul(gap, xp.matmul(first, transpose(W_v))[..., None])
+    covariance, skew = (xp.matmul(transpose(gap), part) for part in (weighted, along * weighted))
+    x, mean, covariance, skew, first, second = (
+        xp.reshape(part, (-1, *part.shape[2:]))
+        for part in (x, mean, covariance, skew, first, second)
+    )
+    return TokenMoments(x, mean, covariance, skew, first, second, W_v, net._scale)

@@ -14,6 +14,7 @@ times.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import ClassVar, Self
 
 import array_api_compat as api
@@ -24,6 +25,7 @@ from hessence.networks.attention._matrix_attention_hessian import (
     MatrixAttentionHessian,
     TokenMoments,
 )
+from hessence.networks.attention._rounding import layer_sizes
 from hessence.networks.attention.activations import Softmax, from_top
 from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
 
@@ -119,8 +121,8 @@ class MatrixAttention(AttentionNetwork):
         return xp.matmul(xp.matmul(self._attention(batch), batch.x), self.W_v)
 
     def _hessian_of(self, batch: Sequences, loss: PointwiseLoss) -> MatrixAttentionHessian:
-        moments = self._moments(batch, loss)
-        return MatrixAttentionHessian(self.W_v, self.W_q, self.W_k, moments)
+        moments, sizes = self._moments(batch, loss), partial(layer_sizes, self, batch, loss)
+        return MatrixAttentionHessian(self.W_v, self.W_q, self.W_k, moments, sizes=sizes)
 
     def _moments(self, batch: Sequences, loss: PointwiseLoss) -> TokenMoments:
         """Return what the Hessian needs of each of the T tokens."""
