@@ -100,8 +100,12 @@ class LinearHessian(LinearProducts):
                 pairs = Pairs(self, modes).families()
                 defect = neglected(modes, epsilon(self.gradient))
                 solved = Spectrum(pairs, "aligned pairs", operator=self, defect=defect)
-                small = range_size(self.chain.before, self.chain.after) <= LARGEST_BLOCK
-                if not small or defect <= NEGLECTED * epsilon(self.gradient) * float(solved.norm):
+                # The Frobenius norm of d × d rounding errors is √d / 2 times the spectral one.
+                allowed = NEGLECTED * epsilon(self.gradient) * max(1.0, max(self.dims) ** 0.5 / 2)
+                if defect <= allowed * float(solved.norm):
+                    return solved
+                # Rather a large error, which is told, than no spectrum at all.
+                if range_size(self.chain.before, self.chain.after) > LARGEST_BLOCK:
                     return solved
         if too_large is not None:
             raise too_large
