@@ -80,8 +80,6 @@ class Huber:
     """
 
     threshold: float = 1.0
-    third = 0.0
-    """How large the third derivative is at most, relative to the second."""
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < float("inf"):
