@@ -140,7 +140,7 @@ class Families:
     def layers(self):
         """Layers of any size."""
         self.weights = [w * self.powers(1, -8, 8) for w in self.weights]
-        self.within = ("hessian",)
+        self.within = ("hessian",) if self.loss in ("mse", "huber") else ()
 
     def degenerate(self):
         """Layers, features or targets that vanish, and layers of rank one."""

@@ -1,5 +1,7 @@
 """The papers' statements about linear networks, on instances made from the theory."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -215,3 +217,15 @@ def test_class_numbers_are_not_fitted_as_numbers(y):
     assert hs.solution_spectrum(x, np.asarray(y, float), 2).rank() > 0
     with pytest.raises(ValueError, match=r"y \(n, 3\), one-hot rows for classes"):
         hs.DeepLinear([np.ones((3, 2))]).hessian(x, y)
+
+
+def test_errors_of_many_outputs_take_no_more_memory_than_the_network():
+    net = hs.DeepLinear.balanced((150, 150, 150, 150), np.linspace(0.5, 1.5, 150), rng=0)
+    x = hs.whiten(np.random.default_rng(0).normal(size=(200, 150)))
+    tracemalloc.start()
+    found = net.hessian(x, net(x)).ggn.spectrum()
+    assert found.errors.max() < 1e-9 * found.sharpness
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # One number for each pair of an input and an output with another such pair would be 4 GB.
+    assert peak < 5e8

@@ -11,6 +11,7 @@ Products with it are one pass forward and one back over matrices, whatever the n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -163,7 +164,9 @@ class LinearProducts(Hessian):
         first = errors.gradient + share * np.abs(to_numpy(self.gradient))
         second: LossHessian
         if isinstance(self.loss_hessian, Separable):
-            second = Separable(like(errors.second(share)[0, :, 0, :], self.gradient))
+            # The same for all outputs: that of one does, and is not (d_0 d_L)² numbers.
+            one = errors._replace(size=errors.size[:1], spread=errors.spread[:1])
+            second = Separable(like(one.second(share)[0, :, 0, :], self.gradient))
         else:
             # Outputs that the loss does not couple stay apart.
             apart = np.eye(self.dims[-1])[:, None, :, None]
@@ -173,9 +176,31 @@ class LinearProducts(Hessian):
             second = 0 * second
         weights = tuple(abs(constant(w)) for w in self.weights)
         gradient = like(first if self.part != "ggn" else 0 * first, self.gradient)
-        return float(
-            positive_norm(replace(self, weights=weights, gradient=gradient, loss_hessian=second))
-        )
+        sizes = replace(self, weights=weights, gradient=gradient, loss_hessian=second)
+        return min(float(positive_norm(sizes)), self._rounding_of_norms())
+
+    def _rounding_of_norms(self) -> float:
+        """Bound the same by norms of layers, which is less where these are large and dense.
+
+        A product of n × n matrices is off by some √n ε times their norms, since its terms are
+        rounded independently (Higham & Mary 2019).
+        """
+        norms = getattr(self.derivatives, "norms", lambda: None)()
+        if norms is None:
+            return math.inf
+        inputs, targets = norms
+        depth, sizes = len(self.weights), [spectral_norm(w) for w in self.weights]
+        share = 16 * (depth + 1) * max(self.dims) ** 0.5 * epsilon(self.gradient)
+        lost = share * (math.prod(sizes) * inputs + targets + spectral_norm(self.gradient))
+
+        def without(*layers: int) -> float:
+            return float(np.prod([size for m, size in enumerate(sizes) if m not in layers]))
+
+        squares = sum(without(k) ** 2 for k in range(depth))
+        pairs = [[without(k, m) * (k != m) for m in range(depth)] for k in range(depth)]
+        ggn = 2 * share * squares * inputs * (self.part != "functional")
+        functional = lost * float(np.linalg.norm(pairs, 2)) * (self.part != "ggn")
+        return float(ggn + functional)
 
     @property
     def _share(self) -> float:

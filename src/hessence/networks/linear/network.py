@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import array_api_compat as api
@@ -15,8 +16,31 @@ from hessence.data.rounding import DerivativeErrors, derivative_errors
 from hessence.networks.descent import Descent
 from hessence.networks.linear._chain import Chain
 from hessence.networks.linear._descent import LinearWeightDescent
+from hessence.networks.linear._products import spectral_norm
 from hessence.networks.linear.hessian import LinearHessian
 from hessence.networks.network import Network
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """What rounding does to the derivatives of a loss at what a network has learned."""
+
+    net: LinearNetwork
+    objective: Any
+
+    def __call__(self, share: float) -> DerivativeErrors:
+        """Return bounds for all entries, if it does a share of their terms to steps of products."""
+        weights = {name: abs(w) for name, w in self.net._weights.items()}
+        size = share * to_numpy(self.net._rebuild(weights).learned)
+        return derivative_errors(self.objective, self.net.learned, size)
+
+    def norms(self) -> tuple[float, float] | None:
+        """Return ‖E[x xᵀ]‖, and a bound of ‖E[y xᵀ]‖, for the mean-squared error."""
+        if not isinstance(self.objective, MatrixQuadratic):
+            return None
+        data = self.objective.moments
+        inputs = spectral_norm(data.xx)
+        return inputs, (inputs * spectral_norm(data.yy)) ** 0.5
 
 
 class LinearNetwork(Network):
@@ -97,13 +121,8 @@ class LinearNetwork(Network):
             self.factors,
             objective.gradient(learned),
             objective.hessian(learned),
-            partial(self._errors, objective),
+            Derivatives(self, objective),
         )
-
-    def _errors(self, objective: Any, share: float) -> DerivativeErrors:
-        """Return what rounding does to the loss's derivatives if it does a share to each step."""
-        size = self._rebuild({name: abs(w) for name, w in self._weights.items()}).learned
-        return derivative_errors(objective, self.learned, share * to_numpy(size))
 
     def descent(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Descent:
         """Return how gradient descent moves the network: mode by mode if it stays aligned."""
