@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import pytest
 
+from hessence.papers.experiments import datasets
 from hessence.papers.experiments.datasets import (
     MissingDataError,
     load_images,
@@ -76,6 +77,63 @@ def test_cifar_runs_no_code(tmp_path):
     (folder / "test_batch").write_bytes(b"cos\nsystem\n(S'touch harm'\ntR.")
     with pytest.raises(MissingDataError, match="not a batch"):
         load_images("cifar10", "test", folder=tmp_path)
+
+
+def bad_batch(**changes):
+    """Return a batch of two images with something else in it."""
+    batch = {b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 2]}
+    return pickle.dumps(batch | {key.encode(): value for key, value in changes.items()}, protocol=2)
+
+
+def laughing(levels=40):
+    """Return labels that would fill the memory, written in few bytes."""
+    labels = [0]
+    for _ in range(levels):
+        labels = [labels, labels]
+    return labels
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        bad_batch(data=np.zeros((2, 3072))),
+        bad_batch(data=np.zeros((2, 3071), np.uint8)),
+        bad_batch(data=np.asfortranarray(np.zeros((2, 3072), np.uint8))),
+        bad_batch(data=[[0] * 3072] * 2),
+        bad_batch(labels=[1]),
+        bad_batch(labels=[1, 99]),
+        bad_batch(labels=[True, 1]),
+        bad_batch(labels=laughing()),
+        bad_batch(data=np.zeros((2, 3072), np.uint8))[:-30],
+        bad_batch().replace(b"M\x00\x0c", b"J\xff\xff\xff\x7f"),  # 2³¹ − 1 pixels
+        b"\x80\x02r\xff\xff\xff\x7f.",  # a place in the memo
+        b"cnumpy\nsave\n.",
+        b"cnumpy.core.multiarray\nfromfile\n.",
+        pickle.dumps(np.int64(3)),
+        b"",
+    ],
+)
+def test_damaged_batches(tmp_path, content):
+    folder = tmp_path / "cifar-10-batches-py"
+    write_cifar(folder)
+    (folder / "test_batch").write_bytes(content)
+    with pytest.raises(MissingDataError, match="not a batch"):
+        load_images("cifar10", "test", folder=tmp_path)
+
+
+def test_gzip_is_unpacked_up_to_a_limit(tmp_path, monkeypatch):
+    path = tmp_path / "images.gz"
+    path.write_bytes(gzip.compress(idx(np.zeros((100, 28, 28)))))
+    assert read_idx(path).shape == (100, 28, 28)
+    monkeypatch.setattr(datasets, "LARGEST", 1000)
+    with pytest.raises(MissingDataError, match="more than 1000 bytes"):
+        read_idx(path)
+    monkeypatch.undo()
+    whole = gzip.compress(idx(IMAGES))
+    for damaged in (whole[:-9], whole[:20] + b"x" + whole[21:], b"", b"\x1f\x8b"):
+        path.write_bytes(damaged)
+        with pytest.raises(MissingDataError, match=r"images\.gz"):
+            read_idx(path)
 
 
 def test_digits_are_always_there(monkeypatch):

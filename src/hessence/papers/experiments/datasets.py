@@ -17,9 +17,9 @@ NAME.bin      ``llama2c``                                  and ``tokenizer.bin``
 from __future__ import annotations
 
 import gzip
-import io
+import math
 import os
-import pickle
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -28,9 +28,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hessence.papers.experiments.cifar import read_batch
 from hessence.papers.experiments.settings import nearest
 
 VARIABLE = "HESSENCE_DATA"
+LARGEST = 2**28
+"""No file of images holds more bytes, unpacked."""
 Split = Literal["train", "test"]
 
 FOLDERS = {
@@ -139,11 +142,11 @@ def read_idx(path: Path) -> Any:
     """Return the array of an IDX file of bytes, plain or gzipped."""
     content = _content(path)
     rank = content[3] if len(content) > 3 else 0
-    if content[:3] != b"\0\0\x08" or rank == 0 or len(content) < 4 + 4 * rank:
+    if content[:3] != b"\0\0\x08" or not 1 <= rank <= 3 or len(content) < 4 + 4 * rank:
         raise MissingDataError(f"{path} is not an IDX file of bytes.")
     shape = tuple(int(size) for size in np.frombuffer(content, ">u4", rank, 4))
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * rank)
-    if values.size != np.prod(shape, dtype=object):
+    if values.size != math.prod(shape) or not values.size:
         raise MissingDataError(f"{path} should hold {shape} bytes and holds {values.size}.")
     return values.reshape(shape)
 
@@ -156,26 +159,11 @@ def _digits() -> LabelledImages:
     return LabelledImages(x / 16, labels.astype(np.int64), (8, 8))
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickles what CIFAR's batches consist of, and no code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module.partition(".")[0] == "numpy" and name in ("_reconstruct", "ndarray", "dtype"):
-            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-        if (module, name) == ("_codecs", "encode"):  # how some writers spell bytes
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in a batch of images")
-
-
 def _read_cifar(path: Path) -> tuple[Any, Any]:
     try:
-        batch = _ArraysOnly(io.BytesIO(_content(path)), encoding="bytes").load()
-        x, labels = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"], dtype=np.int64)
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError) as error:
+        return read_batch(_content(path))
+    except ValueError as error:
         raise MissingDataError(f"{path} is not a batch of CIFAR-10.") from error
-    if x.ndim != 2 or x.shape[1] != 3072 or len(labels) != len(x):
-        raise MissingDataError(f"{path} is not a batch of CIFAR-10.")
-    return x, labels
 
 
 def _paths(
@@ -212,13 +200,16 @@ def _present(path: Path, zipped: bool) -> Path | None:
 
 
 def _content(path: Path) -> bytes:
-    content = path.read_bytes()
-    if path.suffix != ".gz":
-        return content
+    """Return what is in a file, plain or gzipped, if it is no more than any data set has."""
     try:
-        return gzip.decompress(content)
-    except (OSError, EOFError) as error:
+        with path.open("rb") as plain:
+            stream: Any = gzip.GzipFile(fileobj=plain) if path.suffix == ".gz" else plain
+            content: bytes = stream.read(LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise MissingDataError(f"{path} is not a whole gzip file.") from error
+    if len(content) > LARGEST:
+        raise MissingDataError(f"{path} holds more than {LARGEST} bytes, which no data set does.")
+    return content
 
 
 def _listed(files: list[str]) -> str:

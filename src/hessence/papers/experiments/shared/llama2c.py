@@ -32,8 +32,8 @@ START = 1
 BYTES = 3
 """The token of byte 0; tokens of the other bytes follow."""
 
-LARGEST = 1_000_000
-"""No number of a header is larger."""
+LARGEST, DEEPEST = 1_000_000, 1_000
+"""No number of a header is larger, and no model has more layers."""
 
 
 def load_checkpoint(path: Path) -> Llama:
@@ -48,10 +48,12 @@ def load_checkpoint(path: Path) -> Llama:
         raise MissingDataError(
             f"{path} should hold {expected} bytes by its header and holds {held}."
         )
+    values = np.fromfile(path, "<f4", offset=HEADER.size)
+    if not np.isfinite(values).all():
+        raise MissingDataError(f"{path} holds weights that are NaN or infinite.")
     model = Llama(shape)
     places = _places(model)
     last = None if shape.tied else places.pop()
-    values = np.fromfile(path, "<f4", offset=HEADER.size)
     start = 0
     for place in places:
         start = _fill(place, values, start)
@@ -66,7 +68,7 @@ def _shape(path: Path, header: bytes) -> LlamaShape:
         raise MissingDataError(f"{path} has llama2.c's newer format; export it with --version 0.")
     width, hidden, layers, heads, kv_heads, vocabulary, context = numbers
     try:
-        if vocabulary == 0 or context < 1 or max(map(abs, numbers)) > LARGEST:
+        if vocabulary == 0 or context < 1 or layers > DEEPEST or max(map(abs, numbers)) > LARGEST:
             raise ValueError
         return LlamaShape(width, hidden, layers, heads, kv_heads, abs(vocabulary), context,
                           tied=vocabulary > 0)  # fmt: skip
