@@ -82,3 +82,44 @@ def test_a_line_that_cannot_be_read_is_told_in_one(arguments, beginning, capsys)
     assert told.startswith(beginning)
     assert told.endswith(" --help.\n")
     assert told.count("\n") == 1
+
+
+LIST = [sys.executable, "-m", "hessence", "reproduce", "--list"]
+
+
+def test_terminals_without_our_letters():
+    plain = {
+        **os.environ,
+        "LANG": "C",
+        "LC_ALL": "C",
+        "PYTHONIOENCODING": "ascii",
+        "PYTHONUTF8": "0",
+    }
+    done = subprocess.run(LIST, capture_output=True, env=plain, check=True)
+    assert done.stdout.isascii()
+    assert b"relu-cells" in done.stdout
+    command = [sys.executable, "-m", "hessence", "reproduce", "λ"]
+    done = subprocess.run(command, capture_output=True, env=plain, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"hessence: ")
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "2>&- <&-", "2>/dev/full"])
+def test_a_closed_standard_error(tmp_path, closed):
+    command = " ".join(
+        [*LIST[:4], "relu-cells", "--preset", "tiny", "--out", str(tmp_path), closed]
+    )
+    done = subprocess.run(command, shell=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert b"Figure, records and settings" in done.stdout
+    assert (tmp_path / "relu-cells" / "findings.json").exists()
+    command = " ".join([*LIST[:4], "nothing", closed])
+    done = subprocess.run(command, shell=True, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_the_help_of_spectrum_says_that_it_runs_the_script(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["spectrum", "--help"])
+    assert "Runs SCRIPT.py, as python would" in " ".join(capsys.readouterr().out.split())

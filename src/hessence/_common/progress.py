@@ -16,6 +16,8 @@ class ProgressBar:
     def __init__(self, stream: TextIO, unit: str, shown: bool | None = None) -> None:
         self._stream, self._unit = stream, unit
         self._shown = stream.isatty() if shown is None else shown
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        self._ascii = not encoding.lower().startswith("utf")
         self.begin("", None)
 
     def begin(self, label: str, total: int | None, already: int = 0) -> None:
@@ -34,14 +36,20 @@ class ProgressBar:
             return
         self._last = now
         text = line(self._label, done, self._total, self._unit, now - self._start, self._already)
-        self._stream.write("\r\x1b[K" + text)
-        self._stream.flush()
+        self._write(text.replace("█", "#") if self._ascii else text)
 
     def clear(self) -> None:
         """Wipe the line."""
         if self._shown:
-            self._stream.write("\r\x1b[K")
+            self._write("")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write("\r\x1b[K" + text)
             self._stream.flush()
+        except OSError:
+            # The terminal is gone; the work goes on.
+            self._shown = False
 
 
 def line(

@@ -54,7 +54,7 @@ def _as_json(judged: Sequence[Judged]) -> str:
          "evidence": verdict.evidence}
         for claim, verdict in judged
     ]  # fmt: skip
-    return json.dumps(entries, indent=2, ensure_ascii=False)
+    return json.dumps(entries, indent=2)
 
 
 def _as_text(judged: Sequence[Judged]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; a user's mistake ends in one sentence on standard error and status 2."""
+    _prepare_streams()
     parser = _Parser(
         prog="hessence",
         description="The Hessian spectrum of a neural network, exact where mathematics allows it.",
@@ -45,5 +48,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(sentence: str, status: int = 2) -> int:
-    print(f"hessence: {sentence}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print(f"hessence: {sentence}", file=sys.stderr)
     return status
+
+
+def _prepare_streams() -> None:
+    """Let output go wherever the streams lead: to a terminal without our letters, or to nobody.
+
+    If a stream is closed, the next file that is opened would take its place, and get all messages.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

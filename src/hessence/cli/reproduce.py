@@ -23,9 +23,9 @@ from hessence.papers.experiments.catalogue import (
 )
 from hessence.papers.experiments.datasets import MissingDataError, require_data
 from hessence.papers.experiments.engines import open_engine
-from hessence.papers.experiments.jobs import Engine, EngineError
-from hessence.papers.experiments.listing import listing
-from hessence.papers.experiments.outputs import FAILURES, findings_table, write_outputs
+from hessence.papers.experiments.jobs import Engine, EngineError, most_workers
+from hessence.papers.experiments.listing import described, listing
+from hessence.papers.experiments.outputs import FAILURES, findings_table, folder_name, write_outputs
 from hessence.papers.experiments.protocol import PRESETS, Experiment
 from hessence.papers.experiments.runner import collect, list_tasks
 from hessence.papers.experiments.settings import SettingError, changed, nearest
@@ -47,28 +47,41 @@ class Plan:
 def add(commands: Any) -> None:
     """Add the command to the parser's commands."""
     parser = commands.add_parser(
-        "reproduce", help="run the papers' experiments, draw their figures"
+        "reproduce", help="run the papers' experiments, draw their figures", add_help=False
     )
     # fmt: off
     option = parser.add_argument
     option("ids", nargs="*", metavar="ID", help="experiments, or files that hold one")
-    option("--list", action="store_true", help="show what there is")
+    option("-h", "--help", action="store_true", dest="helped",
+           help="show this, or with an ID the fields that --set takes")
+    option("--list", action="store_true", help="show what there is, or what the IDs are")
     option("--all", action="store_true", help="run everything there is")
     option("--preset", default="quick", metavar="NAME", help="quick (default) or paper")
     option("--set", action="append", default=[], metavar="FIELD=VALUE", dest="changes",
            help="change a setting; ID.FIELD=VALUE for one of several")
     option("--seed", type=int, default=0, help="seed of all random numbers (0)")
-    option("--jobs", type=int, default=1, metavar="N", help="worker processes (1)")
-    option("--cluster", metavar="WHERE", help="Dask: local:N, or a scheduler's address")
+    option("--jobs", type=int, default=1, metavar="N",
+           help="worker processes (1), up to four for each core")
+    option("--cluster", metavar="WHERE",
+           help="Dask: local:N, or a scheduler's address; Dask asks nobody for a password, so that "
+           "whoever reaches a scheduler runs code there")
     option("--out", type=Path, default=Path("out"), metavar="DIR", help="where to write (out)")
     # fmt: on
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, usage=parser.format_help)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run experiments, or list them."""
-    if options.list:
-        print(listing(list(all_experiments().values()), _columns()))
+    if options.helped and not options.ids:
+        print(options.usage(), end="")
+        return 0
+    if options.list or options.helped:
+        try:
+            chosen = [find_experiment(name) for name in dict.fromkeys(options.ids)]
+        except UnknownExperimentError as error:
+            raise CommandError(str(error)) from error
+        everything = list(all_experiments().values())
+        print(described(chosen) if chosen else listing(everything, _columns()))
         return 0
     plans = _plans(options)
     runnable, without_data = _with_data(plans, strict=not options.all)
@@ -102,8 +115,8 @@ def _plans(options: argparse.Namespace) -> list[Plan]:
         raise CommandError(f"name experiments, or say --all{both}; --list shows what there is.")
     if options.preset not in PRESETS:
         raise CommandError(f"there is no preset {options.preset}; there are quick and paper.")
-    if options.jobs < 1:
-        raise CommandError(f"jobs must be at least 1, got {options.jobs}.")
+    if not 1 <= options.jobs <= most_workers():
+        raise CommandError(f"jobs must be between 1 and {most_workers()}, got {options.jobs}.")
     if not 0 <= options.seed <= LARGEST_SEED:
         raise CommandError(f"seed must be between 0 and {LARGEST_SEED}, got {options.seed}.")
     if options.cluster is not None and options.jobs != 1:
@@ -168,7 +181,8 @@ def _with_data(plans: Sequence[Plan], strict: bool) -> tuple[list[Plan], list[st
 
 def _run_one(plan: Plan, options: argparse.Namespace, store: Store, engine: Engine) -> bool:
     """Run one experiment, write its folder, and tell what came out."""
-    experiment, folder = plan.experiment, options.out / plan.experiment.id
+    experiment = plan.experiment
+    folder = options.out / folder_name(experiment, plan.settings, options.preset)
     with TaskProgress(experiment.id, sys.stderr) as progress:
         collected = collect(experiment, plan.settings, options.seed, store, engine, progress.update)
     if collected.failures:

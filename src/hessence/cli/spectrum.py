@@ -32,7 +32,8 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "spectrum",
         help="find the Hessian spectrum of a PyTorch model",
-        description="Prints the eigenvalues and writes spectrum.json and spectrum.png.",
+        description="Runs SCRIPT.py, as python would, and calls FUNCTION in it. Prints the "
+        "eigenvalues and writes spectrum.json and spectrum.png.",
     )
     # fmt: off
     option = parser.add_argument

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from types import TracebackType
 from typing import TextIO
@@ -53,4 +54,6 @@ class TaskProgress:
             self._say(f"{self._label}: {said}")
 
     def _say(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        with contextlib.suppress(OSError):
+            # Nobody may be reading any more; the work goes on.
+            print(text, file=self._stream, flush=True)

@@ -31,7 +31,13 @@ def finish(out, *options):
     process = start(out, *options)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
-    return (Path(out) / "sleeper" / "records.csv").read_bytes()
+    return exported(out)
+
+
+def exported(out):
+    """Return the bytes of the records that a run has exported."""
+    (path,) = Path(out).glob("sleeper*/records.csv")
+    return path.read_bytes()
 
 
 def wait_until(condition):

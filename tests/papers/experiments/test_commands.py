@@ -1,7 +1,9 @@
 """``hessence reproduce`` and ``hessence report``, as users call them."""
 
 import base64
+import dataclasses
 import html
+import json
 import os
 import pty
 import re
@@ -18,6 +20,7 @@ from hessence.papers import PAPERS
 from hessence.papers.claims import Claim, Verdict
 from hessence.papers.experiments import outputs
 from hessence.papers.experiments.catalogue import all_experiments, find_experiment
+from hessence.papers.experiments.settings import text_of
 from hessence.papers.experiments.store import Store
 from tests.papers.experiments.runs import SLEEPER
 
@@ -37,7 +40,7 @@ MISTAKES = [
     (["relu-cells", "--set", "a.width=3"], "a is not among these experiments; relu-cells "),
     (["relu-cells", "--seed", "-1"], "seed must be between 0 and "),
     (["relu-cells", "--seed", "99999999999999999999"], "seed must be between 0 and "),
-    (["relu-cells", "--jobs", "0"], "jobs must be at least 1, got 0."),
+    (["relu-cells", "--jobs", "0"], "jobs must be between 1 and "),
     (["relu-cells", "--jobs", "2", "--cluster", "local:2"], "give either --jobs or --cluster."),
     (["relu-cells", "--cluster", "local:x"], "cluster must read local:N or be a scheduler's"),
 ]
@@ -108,7 +111,8 @@ def test_settings_for_one_of_several(tmp_path, capsys):
     arguments = ["relu-cells", str(SLEEPER), "--preset", "tiny", "--set", "sleeper.tasks=3"]
     assert main(["reproduce", *arguments, "--out", str(tmp_path)]) == 0
     assert "sleeper: 3 tasks" in capsys.readouterr().err
-    assert len((tmp_path / "sleeper" / "records.csv").read_text().splitlines()) == 4
+    folder = tmp_path / "sleeper--tasks=3"
+    assert len((folder / "records.csv").read_text().splitlines()) == 4
 
 
 def test_failing_tasks_are_told_and_written_down(tmp_path, capsys):
@@ -116,8 +120,9 @@ def test_failing_tasks_are_told_and_written_down(tmp_path, capsys):
     assert main([*arguments, "--set", "broken=1"]) == 1
     told = capsys.readouterr().err
     assert "1 of 2 tasks failed, the first, {'draw': 1}: ArithmeticError: " in told
-    assert told.rstrip().endswith(f"; see {tmp_path / 'sleeper' / 'failures.txt'}.")
-    assert "Traceback" in (tmp_path / "sleeper" / "failures.txt").read_text()
+    failures = tmp_path / "sleeper--broken=1" / "failures.txt"
+    assert told.rstrip().endswith(f"; see {failures}.")
+    assert "Traceback" in failures.read_text()
     assert main(arguments) == 0
     assert not (tmp_path / "sleeper" / "failures.txt").exists()
 
@@ -142,7 +147,7 @@ def test_a_run_that_is_stopped_while_writing_is_not_reported(tmp_path, capsys, m
         write_atomically(path, content)
 
     monkeypatch.setattr(outputs, "write_atomically", stop)
-    assert main([*arguments, "--set", "tasks=3"]) == 130
+    assert main(arguments) == 130
     assert main(["report", str(tmp_path), "--no-claims"]) == 2
     assert "there are no results in" in capsys.readouterr().err
 
@@ -162,7 +167,10 @@ def test_two_files_of_one_name(tmp_path, capsys):
         path.write_text(source.replace('id="sleeper"', f'id="{name}"'), encoding="utf-8")
     arguments = [*map(str, paths), "--preset", "tiny", "--set", "tasks=3"]
     assert main(["reproduce", *arguments, "--out", str(tmp_path / "out")]) == 0
-    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"sleeper", "dreamer"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {
+        "sleeper--tasks=3",
+        "dreamer--tasks=3",
+    }
     assert main(["reproduce", str(SLEEPER), *arguments, "--out", str(tmp_path / "other")]) == 2
     assert "two of these experiments have the id sleeper" in capsys.readouterr().err
 
@@ -177,7 +185,7 @@ def test_a_figure_that_fails_leaves_the_folder_as_it_was(tmp_path, capsys):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     other = tmp_path / "slower.py"
     other.write_text(source.replace("def draw(", "def draw(*a): 1 / 0\n\n\ndef undrawn("))
-    assert main(["reproduce", str(other), *arguments[2:], "--set", "tasks=3"]) == 1
+    assert main(["reproduce", str(other), *arguments[2:]]) == 1
     told = capsys.readouterr().err
     assert "there is no figure: ZeroDivisionError('division by zero'); see " in told
     assert "Traceback" in (folder / "failures.txt").read_text(encoding="utf-8")
@@ -268,3 +276,96 @@ def test_a_terminal_gets_a_bar_with_the_time_left(tmp_path):
     text = shown.decode()
     assert re.search(r"sleeper  \[█+ +\] \d+/12 tasks, 0:0\d left", text)
     assert text.endswith("\r\x1b[K")
+
+
+def test_changed_settings_have_a_folder_of_their_own_and_say_so(tmp_path, capsys):
+    arguments = ["reproduce", str(SLEEPER), "--preset", "tiny", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "sleeper").iterdir()}
+    assert main([*arguments, "--set", "tasks=3", "--seed", "7"]) == 0
+    assert {path: path.read_bytes() for path in (tmp_path / "sleeper").iterdir()} == before
+    folder = tmp_path / "sleeper--tasks=3"
+    assert "with tasks = 3" in (folder / "figure.svg").read_text(encoding="utf-8")
+    assert "with tasks" not in (tmp_path / "sleeper" / "figure.svg").read_text(encoding="utf-8")
+    command = f"hessence reproduce {SLEEPER} --preset tiny --set tasks=3 --seed 7"
+    assert json.loads((folder / "settings.json").read_text())["command"] == command
+    assert main(["report", str(tmp_path), "--no-claims"]) == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"<code>{html.escape(command)}</code>" in page
+    assert page.count("with tasks = 3") == 2
+    # What a name cannot tell is told from others by a hash; a value of the preset is no change.
+    changes = ["--set", f"diary={tmp_path}/a", "--set", "tasks=2"]
+    (tmp_path / "a").mkdir()
+    assert main([*arguments, *changes]) == 0
+    (named,) = (path.name for path in tmp_path.glob("sleeper--diary*"))
+    assert re.fullmatch(r"sleeper--diary=[\w.+,=-]+--[0-9a-f]{8}", named)
+
+
+@pytest.mark.parametrize("arguments", [["--list", "relu-cells"], ["relu-cells", "--help"]])
+def test_fields_that_can_be_set_are_shown(arguments, capsys):
+    assert main(["reproduce", *arguments]) == 0
+    shown = capsys.readouterr().out
+    settings = find_experiment("relu-cells").presets["quick"]
+    for field in dataclasses.fields(settings):
+        value = re.escape(text_of(getattr(settings, field.name)))
+        assert re.search(rf"^{field.name} .*{value}", shown, re.MULTILINE)
+    assert "whole number, at least" in shown
+
+
+def test_help_without_an_experiment_is_about_the_command(capsys):
+    assert main(["reproduce", "--help"]) == 0
+    assert "usage: hessence reproduce" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [["--jobs", "1000000000"], ["--cluster", "local:1000000"]])
+def test_workers_have_a_limit(option, tmp_path, capsys):
+    arguments = ["reproduce", "relu-cells", *option, "--out", str(tmp_path / "out")]
+    assert main(arguments) == 2
+    assert re.search(r"must be (between 1 and|local:)", capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
+def damaged(folder, name, change):
+    """Change a file of a folder of results."""
+    path = folder / name
+    data = json.loads(path.read_text(encoding="utf-8"))
+    change(data)
+    path.write_text(json.dumps(data), encoding="utf-8")
+
+
+OTHERS = {
+    "picture elsewhere": ("findings.json", lambda d: d.update(pictures=["../secret"])),
+    "picture by a path": ("findings.json", lambda d: d.update(pictures=["/etc/passwd"])),
+    "picture no picture": ("findings.json", lambda d: d.update(pictures=["fake"])),
+    "pictures no list": ("findings.json", lambda d: d.update(pictures="figure")),
+    "findings no list": ("findings.json", lambda d: d.update(findings={})),
+    "finding with more": ("findings.json", lambda d: d["findings"][0].update(code="x")),
+    "finding no text": ("findings.json", lambda d: d["findings"][0].update(claim=[1])),
+    "title no text": ("findings.json", lambda d: d.update(title={"a": 1})),
+    "title missing": ("findings.json", lambda d: d.pop("title")),
+    "seconds no number": ("settings.json", lambda d: d.update(seconds="long")),
+    "seconds too long": ("settings.json", lambda d: d.update(seconds=10**400)),
+    "settings no table": ("settings.json", lambda d: d.update(settings=[1])),
+    "command no text": ("settings.json", lambda d: d.update(command=["rm"])),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_folder_of_results_is_data(what, tmp_path, capsys):
+    main(["reproduce", str(SLEEPER), "--preset", "tiny", "--out", str(tmp_path)])
+    folder = tmp_path / "sleeper"
+    (tmp_path / "secret.png").write_bytes((folder / "figure.png").read_bytes())
+    (folder / "fake.png").write_bytes(b"no picture")
+    damaged(folder, *OTHERS[what])
+    capsys.readouterr()
+    assert main(["report", str(tmp_path), "--no-claims"]) == 2
+    assert re.fullmatch(r"hessence: .*sleeper cannot be read; .*\n", capsys.readouterr().err)
+
+
+def test_a_picture_that_is_a_link_out_of_the_folder(tmp_path, capsys):
+    main(["reproduce", str(SLEEPER), "--preset", "tiny", "--out", str(tmp_path)])
+    picture = tmp_path / "sleeper" / "figure.png"
+    picture.rename(tmp_path / "elsewhere.png")
+    picture.symlink_to(tmp_path / "elsewhere.png")
+    assert main(["report", str(tmp_path), "--no-claims"]) == 2
+    assert "is not in the folder" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from tests.papers.experiments.runs import PATIENCE, SLEEPER, begun
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
+psutil = pytest.importorskip("psutil")  # which Dask needs
 sleeper = find_experiment(str(SLEEPER))
 SETTINGS = replace(sleeper.presets["quick"], tasks=10, seconds=0.05)
 
@@ -28,6 +29,13 @@ def engine():
     )
     with dask.config.set(patient), dask_engine("local:2") as engine:
         yield engine
+
+
+def test_a_local_cluster_listens_on_this_machine_alone(engine):
+    here = psutil.Process()
+    found = [c for p in (here, *here.children(recursive=True)) for c in p.net_connections("inet")]
+    listening = {c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN}
+    assert listening == {"127.0.0.1"}
 
 
 @pytest.fixture

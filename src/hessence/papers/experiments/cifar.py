@@ -70,7 +70,7 @@ ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
 """What a batch may name; nothing is imported."""
 
 
-class _Unpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
+class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         if (module, name) not in ADMITTED:
             raise pickle.UnpicklingError("it names what has no place in a batch of images")

@@ -14,6 +14,7 @@ from hessence.papers.experiments.jobs import (
     Job,
     Outcome,
     ignore_interrupts,
+    most_workers,
     perform,
 )
 
@@ -28,6 +29,8 @@ TIMEOUT = 20
 def dask_engine(target: str) -> Iterator[Engine]:
     """Connect to ``local:N`` (N worker processes here) or to a scheduler's address.
 
+    A local cluster listens on this machine alone. Dask has no passwords: whoever reaches a
+    scheduler can run code on its workers, so one elsewhere belongs behind a firewall, or TLS.
     Dask runs the tasks of a worker that dies on another one; an outcome counts when it has arrived
     here, once.
     """
@@ -41,8 +44,11 @@ def dask_engine(target: str) -> Iterator[Engine]:
                         n_workers=workers,
                         threads_per_worker=1,
                         processes=True,
-                        # Any free port: the usual one may belong to another cluster.
+                        # Nobody is asked for a password: scheduler, workers and their pages
+                        # are for this machine alone. The usual ports may be another cluster's.
+                        host="127.0.0.1",
                         dashboard_address="127.0.0.1:0",
+                        worker_dashboard_address="127.0.0.1:0",
                         silence_logs=logging.CRITICAL,
                     )
                 )
@@ -64,9 +70,12 @@ def local_workers(target: str) -> int:
     """
     if not target.startswith("local"):
         return 0
-    if not re.fullmatch(r"local:[1-9][0-9]*", target):
+    if not re.fullmatch(r"local:[1-9][0-9]{0,8}", target):
         raise EngineError(f"cluster must read local:N or be a scheduler's address, got {target!r}.")
-    return int(target.partition(":")[2])
+    workers = int(target.partition(":")[2])
+    if workers > most_workers():
+        raise EngineError(f"cluster must be local:{most_workers()} at most, got {target!r}.")
+    return workers
 
 
 def _outcomes(client: Any, work: Sequence[Job]) -> Iterator[Outcome]:

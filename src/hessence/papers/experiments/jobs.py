@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -46,6 +47,11 @@ Engine = Callable[[Sequence[Job]], Iterator[Outcome]]
 
 class EngineError(Exception):
     """Workers could not be started or kept alive; the text is one sentence for the user."""
+
+
+def most_workers() -> int:
+    """Return how many worker processes this machine may be asked for: four for each core."""
+    return max(16, 4 * (os.cpu_count() or 1))
 
 
 def perform(job: Job) -> Outcome:

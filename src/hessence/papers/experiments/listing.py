@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+import typing
 from collections.abc import Sequence
 from typing import Any
 
 from hessence.papers import papers_named
 from hessence.papers.experiments.datasets import VARIABLE
 from hessence.papers.experiments.protocol import Experiment
+from hessence.papers.experiments.settings import kind_in_words, text_of
 from hessence.papers.page import Table
 
 LEAST_WIDTH = 40
@@ -47,6 +49,26 @@ def experiment_table(experiments: Sequence[Experiment[Any]]) -> Table:
         for e in experiments
     ]
     return Table(headings, rows)
+
+
+def fields_table(experiment: Experiment[Any]) -> Table:
+    """Lay out what ``--set`` takes: every field, its kind, and what it is in the presets."""
+    quick, paper = experiment.presets["quick"], experiment.presets["paper"]
+    kinds = typing.get_type_hints(type(quick), include_extras=True)
+    rows = [
+        (name, text_of(getattr(quick, name)), text_of(getattr(paper, name)), kind_in_words(kind))
+        for name, kind in kinds.items()
+    ]
+    return Table(("field", "quick", "paper", "takes"), rows)
+
+
+def described(experiments: Sequence[Experiment[Any]]) -> str:
+    """Return what some experiments show, and the fields of their settings."""
+    parts = []
+    for e in experiments:
+        head = f"{e.id}  {e.title} ({', '.join(e.figures)})\n{e.shows}."
+        parts.append(f"{head}\n\n--set FIELD=VALUE takes:\n{fields_table(e).to_text()}")
+    return "\n\n".join(parts)
 
 
 def duration(minutes: float) -> str:

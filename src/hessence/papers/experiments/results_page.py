@@ -89,7 +89,8 @@ def _contents(results: Sequence[Result], claims: Sequence[tuple[str, Table]]) ->
     rows = []
     for result in results:
         words = [verdict(finding) for finding in result.findings]
-        name, title = html.escape(result.stated["experiment"]), html.escape(result.stated["title"])
+        name, title = html.escape(result.folder.name), html.escape(result.stated["title"])
+        title += _changes(result)
         figures = html.escape(", ".join(result.stated["figures"]))
         rows.append((f'<a href="#{name}">{title}</a>', figures, _counted(words)))
     for place, (heading, table) in enumerate(claims):
@@ -123,16 +124,17 @@ def _counted(words: Sequence[str]) -> str:
 
 def _experiment(result: Result) -> list[str]:
     stated, described = result.stated, result.described
-    name, figures = html.escape(stated["experiment"]), html.escape(", ".join(stated["figures"]))
+    name, figures = html.escape(result.folder.name), html.escape(", ".join(stated["figures"]))
+    command = html.escape(described["command"])
     shows = stated["shows"][:1].upper() + stated["shows"][1:]
     parts = [
-        f'<h2 id="{name}">{html.escape(stated["title"])}'
-        f"<small><code>hessence reproduce {name}</code> · {figures}</small></h2>",
+        f'<h2 id="{name}">{html.escape(stated["title"])}{_changes(result)}'
+        f"<small><code>{command}</code> · {figures}</small></h2>",
         f"<p>{html.escape(shows)}.</p>",
     ]
-    for picture in stated["pictures"]:
+    for picture, content in result.pictures.items():
         tail = "" if picture == "figure" else picture.replace("-", " ")
-        encoded = base64.b64encode((result.folder / f"{picture}.png").read_bytes()).decode()
+        encoded = base64.b64encode(content).decode()
         caption = f"<figcaption>{html.escape(tail)}</figcaption>" if tail else ""
         alt = html.escape(f"{stated['title']} {tail}".strip())
         source = f"data:image/png;base64,{encoded}"
@@ -147,6 +149,14 @@ def _experiment(result: Result) -> list[str]:
         _table(findings_table(result.findings), "findings"),
         f"<details><summary>{html.escape(told)}</summary>{html.escape(settings)}</details>",
     ]
+
+
+def _changes(result: Result) -> str:
+    """Return which settings were changed, if any were."""
+    changed = result.described.get("changed")
+    if not isinstance(changed, dict) or not changed:
+        return ""
+    return html.escape(f" with {', '.join(f'{key} = {_short(v)}' for key, v in changed.items())}")
 
 
 def _table(table: Table, name: str) -> str:

@@ -150,6 +150,51 @@ def settings_from_json(kind: type, values: Mapping[str, Any]) -> Any:
     return kind(**{name: tuples(value) for name, value in values.items()})
 
 
+def text_of(value: Any) -> str:
+    """Return the text that ``--set`` reads as this value.
+
+    Examples
+    --------
+    >>> text_of((1, 2.5)), text_of(None), text_of(True)
+    ('1,2.5', 'none', 'true')
+    """
+    if isinstance(value, tuple):
+        return ",".join(map(text_of, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def differences(settings: Any, preset: Any) -> dict[str, str]:
+    """Return the texts of the fields in which settings differ from their preset's."""
+    names = [field.name for field in dataclasses.fields(settings)]
+    pairs = {name: (getattr(settings, name), getattr(preset, name)) for name in names}
+    return {name: text_of(ours) for name, (ours, theirs) in pairs.items() if ours != theirs}
+
+
+def kind_in_words(kind: Any) -> str:
+    """Return what a field takes, from its annotation.
+
+    Examples
+    --------
+    >>> kind_in_words(Annotated[float, between(0, 1)]), kind_in_words(tuple[int, ...])
+    ('number, between 0 and 1', 'whole numbers, at least 1, with commas')
+    """
+    limit = None
+    if typing.get_origin(kind) is Annotated:
+        kind, limit = typing.get_args(kind)
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return f"{kind_in_words(next(p for p in parts if p is not type(None)))}, or none"
+    if origin is typing.Literal:
+        return " or ".join(map(str, parts))
+    if origin is tuple:
+        word, comma, rest = kind_in_words(parts[0]).partition(",")
+        plural = word if parts[0] is bool else f"{word}s"
+        return f"{plural}{comma}{rest}, with commas"
+    limit = {int: at_least(1), float: positive}.get(kind) if limit is None else limit
+    word = {int: "whole number", float: "number", bool: "true or false"}.get(kind, "text")
+    return f"{word}, {limit.words}" if limit else word
+
+
 def parse(text: str, kind: Any) -> Any:
     """Return the value that a text means for a type; a ValueError says what was expected."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
