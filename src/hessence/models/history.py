@@ -189,7 +189,7 @@ class History(Saved, kind="history"):
         except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"{os.fspath(path)} is no history that a monitor has saved, or is damaged "
-                f"({error!r}); it was left as it is."
+                f"({str(error)[:120]}); it was left as it is."
             ) from error
 
     def __repr__(self) -> str:
