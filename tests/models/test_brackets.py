@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,20 +51,16 @@ def build(activation, inputs, width, outputs, bias):
 
 
 def dense(model, data, loss, names=None):
-    """The Hessian by two passes of automatic differentiation, row by row."""
+    """The Hessian by two passes of automatic differentiation."""
     x, y = data
     chosen = [p for name, p in model.named_parameters() if names is None or name in names]
     value = loss(model(x), y) if loss is not None else ((model(x) - y) ** 2).sum() / (2 * len(x))
     slopes = torch.autograd.grad(value, chosen, create_graph=True, materialize_grads=True)
     flat = torch.cat([g.flatten() for g in slopes])
-    rows = []
-    for entry in flat:
-        if not entry.requires_grad:
-            rows.append(torch.zeros(len(flat)).double())
-            continue
-        parts = torch.autograd.grad(entry, chosen, retain_graph=True, materialize_grads=True)
-        rows.append(torch.cat([part.flatten() for part in parts]))
-    return torch.stack(rows).detach().numpy()
+    rows = torch.autograd.grad(
+        flat, chosen, torch.eye(len(flat)).double(), is_grads_batched=True, materialize_grads=True
+    )
+    return torch.cat([row.reshape(len(flat), -1) for row in rows], dim=1).detach().numpy()
 
 
 def eigenvalues_and_noise(matrix):
@@ -134,3 +132,157 @@ def require_counts(found, values, noise, rng):
     assert inertia.negative <= (values < noise).sum()
     assert inertia.negative >= (values < -noise).sum() - inertia.flat
     assert inertia.positive >= (values > noise).sum() - inertia.flat
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_brackets_hold_in_many_small_cases(seed):
+    # Ten cases an example, of the counts' cost none: ten thousand in a hunt.
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    for _ in range(10):
+        inputs, width, outputs, samples = (int(rng.integers(1, top)) for top in (5, 6, 4, 6))
+        activation = str(rng.choice([*ACTIVATIONS, "own"]))
+        kind = str(rng.choice(["mse", "cross-entropy", "bce", "huber"]))
+        model = build(activation, inputs, width, outputs, bool(rng.integers(2)))
+        x = torch.randn(samples, inputs).double() * 10 ** rng.uniform(-2, 2)
+        y, loss = target_and_loss(kind, samples, outputs)
+        found = hs.brackets(model, (x, y), loss)
+        require_contained(found, *eigenvalues_and_noise(dense(model, (x, y), loss)))
+
+
+def network(samples=9, outputs=2):
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, outputs)).double()
+    return model, (torch.randn(samples, 3).double(), torch.randn(samples, outputs).double())
+
+
+def test_the_last_two_layers_of_any_model_have_brackets():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv1d(1, 2, 3), nn.GELU(), nn.Flatten(), nn.LayerNorm(8), nn.Linear(8, 5), nn.SiLU(),
+        nn.Linear(5, 3),
+    ).double()  # fmt: skip
+    data = torch.randn(7, 1, 6).double(), torch.randint(3, (7,))
+    for params in (["4", "6"], ["4.weight", "6"], ["4", "6.weight"]):
+        found = hs.brackets(model, data, nn.CrossEntropyLoss(), params=params)
+        names = [n for n, _ in model.named_parameters() if any(n.startswith(p) for p in params)]
+        values, noise = eigenvalues_and_noise(dense(model, data, nn.CrossEntropyLoss(), names))
+        assert found.method == "two layers"
+        require_contained(found, values, noise)
+        assert found.count(-1.0, 1e-3) == ((values > -1.0) & (values <= 1e-3)).sum()
+
+
+def test_batches_of_any_size_and_single_precision_give_the_brackets_of_the_whole():
+    model, (x, y) = network()
+    whole = hs.brackets(model, (x, y), nn.MSELoss())
+    parts = hs.brackets(model, [(x[:4], y[:4]), (x[4:], y[4:])], nn.MSELoss())
+    assert np.allclose(whole.lower, parts.lower, rtol=0, atol=1e-12)
+    single = hs.brackets(model.float(), (x.float(), y.float()), nn.MSELoss())
+    assert np.allclose(whole.upper, single.upper, rtol=0, atol=1e-5)
+    assert single.width.max() < whole.width.max() * 1.001
+
+
+def test_a_deep_model_has_brackets_by_the_dual():
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)
+    ).double()  # fmt: skip
+    data = torch.randn(10, 3).double(), torch.randn(10, 2).double()
+    values, noise = eigenvalues_and_noise(dense(model, data, nn.MSELoss()))
+    for seed in range(6):
+        found = hs.brackets(model, data, nn.MSELoss(), rng=seed)
+        require_contained(found, values, noise)
+    assert (found.method, found.level) == ("dual", 0.99)
+    assert found.width.max() < 1.5 * (np.ptp(values) + 2 * np.abs(values[-1]))
+    with pytest.raises(ValueError, match="exact counts need the network"):
+        found.count(0.0, 1.0)
+    with pytest.raises(ValueError, match="level must be a number between 0 and 1"):
+        hs.brackets(model, data, nn.MSELoss(), level=1.0)
+    with pytest.raises(ValueError, match="steps must be more"):
+        hs.brackets(model, data, nn.MSELoss(), steps=2)
+
+
+def test_refining_finds_the_largest_eigenvalues_to_rounding():
+    model, data = network()
+    values, noise = eigenvalues_and_noise(dense(model, data, nn.MSELoss()))
+    found = hs.brackets(model, data, nn.MSELoss()).refine(5)
+    require_contained(found, values, noise)
+    assert (found.width[:5] < 1e-11 * values[0]).all()
+    assert found.width[6] > 1e-12
+
+
+def test_brackets_are_saved_compared_pickled_and_drawn(tmp_path):
+    model, data = network()
+    found = hs.brackets(model, data, nn.MSELoss())
+    found.save(tmp_path / "brackets.json")
+    again = hs.load(tmp_path / "brackets.json")
+    assert again == found == pickle.loads(pickle.dumps(found))
+    assert again != found.refine(1)
+    with pytest.raises(ValueError, match="exact counts need the network"):
+        again.inertia()
+    count = found.count(-1.0, 1.0)
+    copied = pickle.loads(pickle.dumps(count))
+    assert (copied, copied.intervals) == (count, count.intervals)
+    assert f"brackets of {len(found)} eigenvalues, two layers" in repr(found)
+    low, high = found.share(np.asarray([-1e9, 0.0, 1e9]))
+    assert (low <= high).all()
+    assert [low[0], high[-1]] == [0, 1]
+    axes = found.plot(label="mine")
+    (band,), (line,) = axes.collections, axes.lines
+    assert band.get_paths()[0].get_extents().ymax == pytest.approx(found.upper[0])
+    assert line.get_label() == "mine"
+
+
+class Softened(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4).double(), nn.Linear(4, 2).double()
+
+    def forward(self, x):
+        return self.b(torch.softmax(self.a(x), dim=-1))
+
+
+class Norm(nn.Module):
+    """Divides by a number that depends on all hidden units, behind PyTorch's back."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4).double(), nn.Linear(4, 2).double()
+
+    def forward(self, x):
+        z = self.a(x)
+        return self.b(torch.tanh(z) / z.square().sum())
+
+
+@pytest.mark.parametrize("model", [Softened(), Norm()])
+def test_what_mixes_hidden_units_is_no_activation(model):
+    data = torch.randn(6, 3).double(), torch.randn(6, 2).double()
+    found = hs.brackets(model, data, nn.MSELoss())
+    assert found.method == "dual"
+    require_contained(found, *eigenvalues_and_noise(dense(model, data, nn.MSELoss())))
+
+
+def test_bad_input_gets_a_sentence():
+    model, data = network()
+    with pytest.raises(ValueError, match="loss must be convex in the predictions"):
+        hs.brackets(model, data, lambda f, y: torch.cos(f - y).mean())
+    found = hs.brackets(model, data)
+    with pytest.raises(ValueError, match=r"a must not be above b, got a = 2.0 and b = 1.0"):
+        found.count(2.0, 1.0)
+    with pytest.raises(TypeError, match="a must be a number, got str"):
+        found.count("low", 1.0)
+    with pytest.raises(ValueError, match="edges must be two or more numbers in ascending order"):
+        found.histogram([1.0, 0.0])
+    with pytest.raises(ValueError, match="index must be an integer between"):
+        found.eigenvalue(len(found))
+    with pytest.raises(ValueError, match="k must be an integer"):
+        found.refine(0)
+
+
+def test_a_kink_is_warned_of():
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)).double()
+    with torch.no_grad():
+        model[0].weight[1] = model[0].bias[1] = 0
+    data = torch.randn(4, 2).double(), torch.randn(4, 1).double()
+    with pytest.warns(hs.KinkWarning, match="4 pre-activation"):
+        hs.brackets(model, data)

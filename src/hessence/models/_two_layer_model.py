@@ -52,7 +52,7 @@ def read(problem: Problem) -> TwoLayer:
     if not isinstance(problem.criterion, PairCriterion):
         raise NotTwoLayersError("a closure does not tell where the model ends and the loss begins")
     layers = _layers(problem)
-    batches = [rebuilt(_wide, batch) for batch in problem.batches]
+    batches = [widened(batch) for batch in problem.batches]
     model, copy = problem.copy.model, problem.copy
     weight = {name: model.get_parameter(name) for name in (layers.V, layers.W)}
     few = some_rows(batches[0], slice(0, max(1, TRIED // len(weight[layers.V]))))
@@ -258,6 +258,11 @@ def _confirm(
         raise NotTwoLayersError(
             "the second derivative of the loss along a direction is not that of two layers"
         )
+
+
+def widened(batch: Any) -> Any:
+    """Return a batch in double precision."""
+    return rebuilt(_wide, batch)
 
 
 def _wide(part: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hessence._common.arguments import Seed
 from hessence.networks.network import Network
 from hessence.networks.two_layer.bracketing import two_layer_brackets
 from hessence.networks.two_layer.of_network import of_network
@@ -20,8 +21,11 @@ def brackets(
     memory: float | None = None,
     *,
     copy: bool = True,
+    level: float = 0.99,
+    steps: int = 64,
+    rng: Seed = 0,
 ) -> Brackets:
-    r"""Return an interval for every eigenvalue of a two-layer network's Hessian, proved.
+    r"""Return an interval for every eigenvalue of a Hessian, proved for two-layer networks.
 
     For :math:`f = W\varphi(Vx + b) + c` with any function φ of each hidden unit, and any loss that
     is convex in the predictions, the Hessian is :math:`H = F + G`: a small block of F for each
@@ -32,6 +36,10 @@ def brackets(
         \le \lambda_i(H) \le \min_r\,[\lambda_{i-r}(F) + \gamma_{r+1}]
 
     bracket each of the p eigenvalues of H. No p × p matrix is formed, and J is not stored.
+
+    Any other model has all eigenvalues of its Gauss–Newton part from the dual, as
+    ``hs.ggn(...).spectrum()`` does, and the two ends of the rest from Lanczos, with a ceiling that
+    holds at a level of confidence, over the random start (Kuczyński and Woźniakowski, 1992).
 
     Parameters
     ----------
@@ -49,19 +57,22 @@ def brackets(
         Which parameters, see ``hs.hessian``: those of two linear layers, with or without biases.
     reduction, eval_mode, memory, copy : optional
         See ``hs.hessian``.
+    level, steps, rng : optional
+        For a model that is not two layers: the probability with which all brackets hold, how many
+        steps Lanczos takes, and its seed.
 
     Returns
     -------
     Brackets
-        With ``lower``, ``upper``, ``sharpness``, ``share(x)`` and ``zeros``, and the exact integers
-        ``count(a, b)``, ``histogram(edges)`` and ``inertia()``; ``eigenvalue(i)`` and ``refine(k)``
-        find any eigenvalue to rounding.
+        With ``lower``, ``upper``, ``sharpness``, ``share(x)`` and ``zeros``; of two layers also the
+        exact integers ``count(a, b)``, ``histogram(edges)`` and ``inertia()``, and
+        ``eigenvalue(i)`` and ``refine(k)`` find any eigenvalue to rounding.
 
     Raises
     ------
     ValueError
-        If the model is not two layers, if the loss is not convex, or if samples × outputs are more
-        than 16384.
+        If the loss is not convex, or if samples × outputs are more than 16384, or than 4096 for a
+        model that is not two layers.
 
     Warns
     -----
@@ -96,8 +107,10 @@ def brackets(
         if params is not None:
             raise ValueError("params is for PyTorch models; a network here has all its parameters.")
         return two_layer_brackets(of_network(model, data, loss))
+    from hessence.models._dual_brackets import dual_brackets
     from hessence.models._problem import Problem
-    from hessence.models._two_layer_model import NotTwoLayersError, read
+    from hessence.models._two_layer_model import NotTwoLayersError, read, widened
+    from hessence.models.model_matrices import hessian
 
     problem = Problem(
         model, data, loss, params, reduction, eval_mode, memory, None, False, copy
@@ -105,7 +118,10 @@ def brackets(
     try:
         return two_layer_brackets(read(problem))
     except NotTwoLayersError as refusal:
-        raise ValueError(
-            f"model must be two linear layers with a function of each hidden unit between them: "
-            f"{refusal}."
-        ) from refusal
+        batches = [widened(batch) for batch in problem.batches]
+        data = batches[0] if len(batches) == 1 else batches
+        H = hessian(
+            problem.copy.model, data, problem.criterion, list(problem.copy.parameters.names),
+            memory=memory,
+        )  # fmt: skip
+        return dual_brackets(H, level, steps, rng, str(refusal))

@@ -236,7 +236,8 @@ class TwoLayer:
         at = self.loss(predictions)
         curved = np.einsum("ik,ikl,il->i", moved, at.hessian, moved)
         linear = at.gradient * bent
-        return float(curved.sum() + linear.sum()), float(curved.sum() + np.abs(linear).sum())
+        size = np.abs(curved).sum() + np.abs(linear).sum()
+        return float(curved.sum() + linear.sum()), float(size)
 
 
 def accumulated(terms: int) -> float:
