@@ -2,7 +2,17 @@
 
 import sys
 
-from benchmarks import attention, exact_models, kernels, linear, memory, relu, scalar, torch_models
+from benchmarks import (
+    attention,
+    brackets,
+    exact_models,
+    kernels,
+    linear,
+    memory,
+    relu,
+    scalar,
+    torch_models,
+)
 from benchmarks.timing import print_table
 
 ALL = {
@@ -11,6 +21,7 @@ ALL = {
     "relu": relu,
     "attention": attention,
     "exact_models": exact_models,
+    "brackets": brackets,
     "torch_models": torch_models,
     "memory": memory,
     "kernels": kernels,

@@ -34,12 +34,12 @@ def _beside_dense(
         return hs.spectrum(model, data, nn.MSELoss(), method="exact")
 
     found = ours()
-    loss, theta = _flat_loss(*make(small))
+    loss, theta = flat_loss(*make(small))
     measured = compare_with_dense(task, ours, loss, theta, len(found), 1 / 1000, repeats=5)
     return replace(measured, note=f"all {len(found):,} eigenvalues, {found.method}")
 
 
-def _flat_loss(model: nn.Module, data: Data) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+def flat_loss(model: nn.Module, data: Data) -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """Return the loss as a function of all parameters in one vector, and that vector."""
     names = [name for name, _ in model.named_parameters()]
     shapes = [p.shape for p in model.parameters()]

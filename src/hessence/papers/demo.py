@@ -15,6 +15,9 @@ from hessence._common.files import write_atomically
 from hessence.papers.demo_pictures import model_pictures, network_pictures
 from hessence.papers.page import Picture, Table, page
 
+BRACKETED = (10, 100_000, 250)
+"""Inputs, hidden units and samples of the network whose eigenvalues are bracketed."""
+
 AUTODIFF_LIMIT = 400
 """The largest number of parameters for which the demo builds the Hessian by autodiff."""
 
@@ -39,16 +42,55 @@ class Row:
     norm_defect: float | None
 
 
+@dataclass(frozen=True)
+class Bracketed:
+    """A network too large for any dense solver, with a proved interval for every eigenvalue."""
+
+    network: str
+    parameters: int
+    seconds: float
+    median_width: float
+    sharpness_width: float
+    negative: int
+    flat: int
+    index_seconds: float
+
+    @property
+    def said(self) -> str:
+        """The headline."""
+        return (
+            f"{self.network}: {self.parameters:,} eigenvalues bracketed in {self.seconds:.1f} s, "
+            f"median width {self.median_width:.0e} ‖H‖; {self.negative:,} are negative, an exact "
+            f"count, in {self.index_seconds:.1f} s"
+        )
+
+    def table(self) -> Table:
+        """Lay it out for people."""
+        headings = ("network", "parameters", "time", "median width", "of the sharpness", "negative",
+                    "flat", "time")  # fmt: skip
+        row = (
+            self.network, f"{self.parameters:,}", f"{self.seconds:.1f} s",
+            _share(self.median_width), _share(self.sharpness_width), f"{self.negative:,}",
+            f"{self.flat:,}", f"{self.index_seconds:.1f} s",
+        )  # fmt: skip
+        return Table(headings, [row], numeric=frozenset(range(1, 8)))
+
+
 def run(directory: Path, say: Callable[[str], None]) -> list[Row]:
     """Run the demo, write its pictures and its page to a folder, and return the table."""
     rows = []
     for name, net, x, y in _instances():
         rows.append(_measure(name, net, x, y))
         say(f"  {name}: {rows[-1].parameters:,} eigenvalues")
+    bracketed = _bracketed()
+    say(f"  {bracketed.said}")
     pictures = [*network_pictures(), *model_pictures()]
     for picture in pictures:
         write_atomically(directory / f"{picture.name}.png", picture.to_png())
-    sections: list[tuple[str, Table | Picture]] = [("Spectra", table(rows))]
+    sections: list[tuple[str, Table | Picture]] = [
+        ("A million eigenvalues in brackets, and their exact signs", bracketed.table()),
+        ("Spectra", table(rows)),
+    ]
     sections += [(picture.title, picture) for picture in pictures]
     write_atomically(directory / "index.html", page(TITLE, LEAD, sections))
     return rows
@@ -81,6 +123,34 @@ def as_records(rows: list[Row]) -> list[dict[str, Any]]:
 
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.0e}"
+
+
+def _bracketed() -> Bracketed:
+    """Bracket all eigenvalues of a wide tanh network, and count the negative ones exactly."""
+    import torch
+    from torch import nn
+
+    inputs, width, samples = BRACKETED
+    torch.manual_seed(0)
+    layers = nn.Linear(inputs, width, bias=False), nn.Tanh(), nn.Linear(width, 1, bias=False)
+    model = nn.Sequential(*layers).double()
+    data = torch.randn(samples, inputs).double(), torch.randn(samples, 1).double()
+    began = time.perf_counter()
+    found = hs.brackets(model, data, nn.MSELoss())
+    bracketed = time.perf_counter()
+    inertia = found.inertia()
+    counted = time.perf_counter()
+    norm = max(abs(found.upper[0]), abs(found.lower[-1]))
+    return Bracketed(
+        f"tanh {inputs}-{width}-1",
+        len(found),
+        bracketed - began,
+        float(np.median(found.width) / norm),
+        float(found.width[0] / norm),
+        int(inertia.negative),
+        int(inertia.flat),
+        counted - bracketed,
+    )
 
 
 def _instances() -> Iterator[tuple[str, Any, Any, Any]]:

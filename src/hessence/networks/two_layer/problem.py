@@ -217,8 +217,10 @@ class TwoLayer:
         """How many terms follow one another in the sums of a prediction, at most."""
         return 2 * SUMMED + self.chunk // SUMMED + self.width // self.chunk + 4
 
-    def curvature(self, dV: Numbers, dW: Numbers, db: Numbers, dc: Numbers) -> tuple[float, float]:
-        r"""Return the second derivative of the loss along a direction, and its terms' size.
+    def curvature(
+        self, dV: Numbers, dW: Numbers, db: Numbers, dc: Numbers
+    ) -> tuple[float, float, float]:
+        r"""Return the second derivative of the loss along a direction, its terms' size, and noise.
 
         With :math:`\dot z_{ij} = dv_j\cdot x_i + db_j` it is the sum over samples of
         :math:`\dot f^\top S \dot f + s\cdot\sum_j (w_j\varphi''\dot z^2 + 2\,dw_j\varphi'\dot z)`.
@@ -237,7 +239,8 @@ class TwoLayer:
         curved = np.einsum("ik,ikl,il->i", moved, at.hessian, moved)
         linear = at.gradient * bent
         size = np.abs(curved).sum() + np.abs(linear).sum()
-        return float(curved.sum() + linear.sum()), float(size)
+        noise = at.noise @ ((moved**2).sum(axis=1) + np.abs(bent).sum(axis=1))
+        return float(curved.sum() + linear.sum()), float(size), float(noise)
 
 
 def accumulated(terms: int) -> float:
