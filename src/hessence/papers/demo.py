@@ -15,7 +15,7 @@ from hessence._common.files import write_atomically
 from hessence.papers.demo_pictures import model_pictures, network_pictures
 from hessence.papers.page import Picture, Table, page
 
-BRACKETED = (10, 100_000, 250)
+BRACKETED = (10, 100_000, 200)
 """Inputs, hidden units and samples of the network whose eigenvalues are bracketed."""
 
 AUTODIFF_LIMIT = 400
@@ -60,8 +60,8 @@ class Bracketed:
         """The headline."""
         return (
             f"{self.network}: {self.parameters:,} eigenvalues bracketed in {self.seconds:.1f} s, "
-            f"median width {self.median_width:.0e} ‖H‖; {self.negative:,} are negative, an exact "
-            f"count, in {self.index_seconds:.1f} s"
+            f"median width {self.median_width:.0e} ‖H‖; exactly {self.negative:,} are negative and "
+            f"{self.flat} zero to rounding, in {self.index_seconds:.1f} s"
         )
 
     def table(self) -> Table:
@@ -131,7 +131,7 @@ def _bracketed() -> Bracketed:
     from torch import nn
 
     inputs, width, samples = BRACKETED
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     layers = nn.Linear(inputs, width, bias=False), nn.Tanh(), nn.Linear(width, 1, bias=False)
     model = nn.Sequential(*layers).double()
     data = torch.randn(samples, inputs).double(), torch.randn(samples, 1).double()

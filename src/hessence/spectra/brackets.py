@@ -11,7 +11,15 @@ from hessence._common.arguments import require_int
 from hessence._common.arrays import Numbers, floating, to_numpy
 from hessence._common.files import Saved
 from hessence._common.messages import SHOWN, warn
-from hessence.spectra.counting import Count, Slicer, UndecidedWarning, count_below, find
+from hessence.spectra.counting import (
+    FIRST,
+    SPREAD,
+    Count,
+    Slicer,
+    UndecidedWarning,
+    count_below,
+    find,
+)
 from hessence.spectra.result import Inertia
 
 
@@ -140,11 +148,14 @@ class Brackets(Saved, kind="brackets"):
         by_brackets = (self.lower > 0).sum(), (self.upper < 0).sum()
         if sum(by_brackets) + self.zeros == len(self):
             return Inertia(int(by_brackets[0]), int(by_brackets[1]), self.zeros)
+        least = slicer.resolution
         if not self.zeros:
-            at_zero = slicer.cut(0.0, 2 * max(slicer.rounding(0.0), np.finfo(float).tiny))
+            eta = max(slicer.rounding(0.0), np.finfo(float).tiny)
+            at_zero = slicer.cut(0.0, SPREAD * eta)
             if at_zero.fewest == at_zero.most:
                 return Inertia(len(self) - at_zero.most, at_zero.most, 0)
-        negative, rest = count_below(slicer, 0.0, -1), count_below(slicer, 0.0, 1)
+            least = FIRST * eta
+        negative, rest = (count_below(slicer, 0.0, side, least) for side in (-1, 1))
         return Inertia(len(self) - int(rest), int(negative), int(rest) - int(negative))
 
     def eigenvalue(self, index: int) -> tuple[float, float]:

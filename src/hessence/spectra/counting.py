@@ -12,7 +12,10 @@ import numpy as np
 
 from hessence._common.arrays import Numbers
 
-FIRST, GROWTH, TRIES = 3.0, 8.0, 12
+SPREAD = 1.25
+"""Counts are made at distances of so many η, the error of rounding, on either side of a number."""
+
+FIRST, GROWTH, TRIES = 3.0, 4.0, 16
 """An undecided count is tried again at this distance, in η, then at ones larger by a factor."""
 
 
@@ -52,7 +55,7 @@ class Slicer(Protocol):
         """Return what rounding may move eigenvalues near a number by."""
 
     def cut(self, at: float, spread: float) -> Slice:
-        """Bound the number of eigenvalues below `at`, to within `spread` ≥ 2 · ``rounding(at)``."""
+        """Bound the number of eigenvalues below `at`, to within `spread` > ``rounding(at)``."""
 
 
 class Count(int):
@@ -84,20 +87,20 @@ class NotDecidedError(ValueError):
     """No count could be proved anywhere near a threshold."""
 
 
-def count_below(slicer: Slicer, at: float, side: int) -> Count:
+def count_below(slicer: Slicer, at: float, side: int, least: float = 0.0) -> Count:
     """Count the eigenvalues below a number, moved to the given side as far as proof needs it.
 
     With the side 1 that is the number of eigenvalues not above `at`, to rounding; with −1, of those
-    below it.
+    below it. What is known to be closer than `least` is not tried.
     """
-    distance = 0.0
-    for attempt in range(TRIES):
+    distance = least
+    for _ in range(TRIES):
         place = at + side * distance
         eta = _finest(slicer, place)
-        found = slicer.cut(place, 2 * eta)
+        found = slicer.cut(place, SPREAD * eta)
         if found.fewest == found.most:
             return Count(found.fewest, (found.interval,))
-        distance = max(FIRST * eta, slicer.resolution if attempt else 0.0) * GROWTH**attempt
+        distance = max(FIRST * eta, GROWTH * distance)
     raise NotDecidedError(
         f"no count can be proved within {distance:.1e} of {at:g}: at least {found.fewest} and at "
         f"most {found.most} eigenvalues lie below; count at another number."
@@ -119,7 +122,7 @@ def find(slicer: Slicer, index: int, low: float, high: float) -> tuple[float, fl
             return low, high
         at = _interpolated(low, high, ends)
         at = min(max(at, low + 3 * finest), high - 3 * finest)
-        found = slicer.cut(at, 2 * finest)
+        found = slicer.cut(at, SPREAD * finest)
         value = _deciding(found, below)
         if found.most <= below:
             low = max(low, found.interval[1])
@@ -164,7 +167,7 @@ def _enclosed(
             place = at + side * FIRST * finest * GROWTH ** (attempt / 2)
             if not low < place < high:
                 break
-            found = slicer.cut(place, 2 * finest)
+            found = slicer.cut(place, SPREAD * finest)
             if side < 0 and found.most <= below:
                 low = max(low, found.interval[1])
                 break

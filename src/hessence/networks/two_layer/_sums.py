@@ -78,10 +78,11 @@ class Sums:
         sums[place] = self._dsyrk(sign, rows.T, beta=1.0, c=sums[place], overwrite_c=1)
         self._calls, self._longest = self._calls + 1, max(self._longest, len(rows))
 
-    def negative(self, end: int, share: float) -> tuple[int, Numbers]:
+    def negative(self, end: int, share: float) -> tuple[int, int, Numbers]:
         """Count the negative eigenvalues of C: at λ − δ (0) at most, at λ + δ (1) at least.
 
-        The share is that of G by which G may be off. Returns the eigenvalues, too.
+        The share is that of G by which G may be off. Returns also how many there seem to be, as if
+        nothing were in doubt, and the eigenvalues.
         """
         self._flush()
         (above, below), rho = self._far, self._spread / (self._edge - self._spread)
@@ -97,4 +98,4 @@ class Sums:
         doubt = 2 * share + (ULPS + 4 * len(whole)) * UNIT * norm
         doubt += accumulated(terms) * trace
         against = doubt if end == 0 else -doubt
-        return int((eigenvalues < against).sum()), eigenvalues
+        return int((eigenvalues < against).sum()), int((eigenvalues < 0).sum()), eigenvalues

@@ -119,7 +119,7 @@ def gauss_newton(problem: TwoLayer) -> GaussNewton:
     trace = float(weight @ np.diagonal(gram).reshape(outputs, n).sum(axis=0))
     root, scales = _roots(at.hessian), _scales(problem, steepest)
     eigenvalues = np.maximum(np.linalg.eigvalsh(_congruent(root, gram))[::-1], 0.0)
-    drift = _prediction_errors(problem, norms, scales)
+    drift = _prediction_errors(problem, norms, steepest)
     factor_error = _factor_error(problem, weight, trace, norms, scales)
     # Of the loss Hessian, in proportion to it; of its root; of sums and eigensolver.
     share = at.steepness * float(drift.max()) + ULPS * UNIT
@@ -198,18 +198,17 @@ def reach(problem: TwoLayer) -> tuple[Numbers, Numbers]:
     return of_units, np.sqrt((problem.inputs**2).sum(axis=1) + has_bias)
 
 
-def _prediction_errors(
-    problem: TwoLayer, norms: Numbers, scales: tuple[float, float, float]
-) -> Numbers:
+def _prediction_errors(problem: TwoLayer, norms: Numbers, steepest: float) -> Numbers:
     """Return how far the predictions of each sample may be off, as vectors, (n,)."""
-    of_units, of_samples = reach(problem)
     entry = ULPS * UNIT + accumulated(problem.inputs.shape[1] + 2)
-    terms = problem.outgoing_terms + ULPS
-    of_weights = np.linalg.norm(problem.W)
-    activation = scales[0] * entry * of_samples * np.linalg.norm(of_units)
-    summed = (accumulated(terms) + ULPS * UNIT) * (np.sqrt(norms) + activation)
-    offset = accumulated(terms) * np.linalg.norm(problem.c)
-    return np.asarray(of_weights * (summed + activation) + offset)
+    terms = accumulated(problem.outgoing_terms + ULPS) + ULPS * UNIT
+    weights = np.abs(problem.W)
+    # What pre-activations are made of, weighed as their units are in the outputs, (K, n).
+    through = (weights @ np.abs(problem.V)) @ np.abs(problem.inputs.T)
+    through += (weights @ np.abs(problem.b))[:, None]
+    moved = 1.01 * steepest * entry * np.linalg.norm(through, axis=0)
+    summed = np.linalg.norm(problem.W) * np.sqrt(norms) + np.linalg.norm(problem.c)
+    return np.asarray((1 + terms) * moved + terms * summed)
 
 
 def _factor_error(

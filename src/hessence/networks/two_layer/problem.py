@@ -27,7 +27,7 @@ UNIT = 2.0**-53
 ULPS = 16
 """How many units of rounding the activation, the loss, and their derivatives may be off by."""
 
-SUMMED = 64
+SUMMED = 8
 """How many hidden units are summed over at a time: short sums round off less."""
 
 CHUNK = 2**20
@@ -209,13 +209,18 @@ class TwoLayer:
         """Return what some units add to the predictions (K, n), in sums of few terms."""
         W, whole = self.W[:, units], len(phi) // SUMMED * SUMMED
         parts = W[:, :whole].T.reshape(-1, SUMMED, self.outputs).transpose(0, 2, 1)
-        found = (parts @ phi[:whole].reshape(-1, SUMMED, self.samples)).sum(axis=0)
-        return np.asarray(found + W[:, whole:] @ phi[whole:])
+        sums = parts @ phi[:whole].reshape(-1, SUMMED, self.samples)
+        sums = np.concatenate([sums, (W[:, whole:] @ phi[whole:])[None]])
+        while len(sums) > 1:
+            half = len(sums) // 2
+            pairs = sums[:half] + sums[half : 2 * half]
+            sums = np.concatenate([pairs, sums[2 * half :]])
+        return np.asarray(sums[0])
 
     @property
     def outgoing_terms(self) -> int:
         """How many terms follow one another in the sums of a prediction, at most."""
-        return 2 * SUMMED + self.chunk // SUMMED + self.width // self.chunk + 4
+        return SUMMED + 2 * self.chunk.bit_length() + self.width // self.chunk + 4
 
     def curvature(
         self, dV: Numbers, dW: Numbers, db: Numbers, dc: Numbers

@@ -76,9 +76,10 @@ class Slicer:
         return min(SHARE, max(self._factor_error, UNIT) / size) if size > 0 else SHARE
 
     def cut(self, at: float, spread: float) -> Slice:
-        """Bound the number of eigenvalues below `at`, to within `spread` ≥ 2η.
+        """Bound the number of eigenvalues below `at`, to within `spread` > η.
 
-        If that does not decide on a number, all terms are summed at both ends, at twice the cost.
+        If that does not decide on a number, and an eigenvalue does not seem to lie between the
+        ends, all terms are summed at both, at twice the cost.
         """
         cost = float(self.size) * (self.problem.samples * self.problem.outputs) ** 2
         if cost > QUICK:
@@ -86,12 +87,13 @@ class Slicer:
             if self._kept is not None:
                 gaps = np.abs(self._kept.values.ravel() - at)
                 far = max(far, float(np.quantile(gaps, NEAR)))
-            found = self._cut(at, spread, far)
-            if found.fewest == found.most:
+            found, differ = self._cut(at, spread, far)
+            if found.fewest == found.most or differ:
                 return found
-        return self._cut(at, spread, np.inf)
+        return self._cut(at, spread, np.inf)[0]
 
-    def _cut(self, at: float, spread: float, far: float) -> Slice:
+    def _cut(self, at: float, spread: float, far: float) -> tuple[Slice, bool]:
+        """Return the bounds, and whether the two ends seem to have different numbers below."""
         problem, edges = self.problem, np.asarray([at - spread, at + spread])
         sums = Sums(self._part, spread, far, self._batch)
         poles = (problem.unseen + problem.moves_c * problem.outputs) * (edges > 0)
@@ -106,13 +108,14 @@ class Slicer:
         share = self._share(at) + self._part.share_error
         negative = [sums.negative(end, share) for end in (0, 1)]
         reach = spread - self.rounding(at)
-        return Slice(
+        found = Slice(
             fewest=int(max(poles[0] - negative[0][0], 0)),
             most=int(poles[1] - negative[1][0]),
             interval=(at - reach, at + reach),
             poles=int(poles[1]),
-            eigenvalues=negative[1][1],
+            eigenvalues=negative[1][2],
         )
+        return found, bool(poles[0] - negative[0][1] != poles[1] - negative[1][1])
 
     @cached_property
     def _kept(self) -> Bases | None:
