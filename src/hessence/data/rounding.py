@@ -127,4 +127,8 @@ def moved_derivatives(
             there = derivative(f + like(step, f), y)
             off = off + np.abs(to_numpy(there - here).astype(np.float64))
         found.append((size, off))
+    if not coupled:
+        # Between two points the first derivative may go up and down as far as the second lets it.
+        (size, off), (curve, bent) = found
+        found[0] = size, off + reach * (curve + bent)
     return found[0], found[1]

@@ -1,0 +1,55 @@
+"""Errors that spectra of attention report are bounds, at a perfect fit and beside it."""
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hessence as hs
+from tests.networks.attention.test_saturated import attended, dense_hessian
+
+
+def assert_bounded(spectrum, dense):
+    """LAPACK's own rounding of the exact matrix comes on top."""
+    gaps = np.abs(np.asarray(spectrum.eigenvalues) - np.linalg.eigvalsh(dense)[::-1])
+    assert (gaps <= np.asarray(spectrum.errors) + 1e-15 * np.abs(dense).max()).all()
+
+
+@given(
+    st.sampled_from([1.0, -0.5, 1e4, 1e-4, 1e9]),
+    st.sampled_from([0.5, 3.0, 30.0]),
+    st.booleans(),
+    st.sampled_from(["one", "matrix"]),
+)
+def test_against_many_digits(w_v, score, fit, kind):
+    """At a fit what is left of the residual is rounding, and the functional part with it."""
+    x = np.asarray([1.25, -0.75])
+    net = hs.SelfAttention(w_v, [score], [1.0])
+    y = np.asarray(net(x)) if fit else np.asarray([1.0, 2.0])
+
+    def cost(theta):
+        tokens, total = [mpmath.mpf(a) for a in x], 0
+        for query, goal in zip(tokens, y, strict=True):
+            (h,) = attended([query * theta[1] * theta[2] * key for key in tokens], [tokens])
+            total += (theta[0] * h - mpmath.mpf(float(goal))) ** 2 / 4
+        return total
+
+    dense = dense_hessian(cost, net.parameters())
+    if kind == "matrix":
+        net = hs.MatrixAttention([[w_v]], [[score]], [[1.0]])
+        x, y = x[:, None], y[:, None]
+    assert_bounded(net.hessian(x, y).spectrum(), dense)
+
+
+@pytest.mark.parametrize("loss", ["mse", "huber", "logistic"])
+def test_errors_are_small_where_nothing_cancels(loss):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 3, 6))
+    y = np.sign(y)
+    for net, rows in (
+        (hs.SelfAttention(1.0, *rng.normal(size=(2, 5))), (x, y)),
+        (hs.MatrixAttention([[1.0]], *rng.normal(size=(2, 1, 5))), (x[..., None], y[..., None])),
+    ):
+        s = net.hessian(*rows, loss).spectrum()
+        assert (np.asarray(s.errors) < 1e-10 * float(s.norm)).all()
