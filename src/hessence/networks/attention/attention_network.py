@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Self
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, floating, like, require_shape, to_numpy
+from hessence._common.arrays import Array, floating, require_shape, to_numpy
 from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss, one_hot
-from hessence.data.rounding import moved_derivatives
 from hessence.networks.descent import Descent, WeightDescent
 from hessence.networks.network import Network
 from hessence.spectra.operators import Hessian
@@ -177,18 +176,6 @@ class AttentionNetwork(Network):
             seen = xp.reshape(alive, (*alive.shape, *(1,) * (rows_first.ndim - 2)))
             rows.append(xp.where(seen, rows_first, xp.zeros_like(rows_first) + hidden))
         return Sequences(rows[0], None if y is None else rows[1], alive, many)
-
-
-def derivative_sizes(
-    loss: PointwiseLoss, f: Array, y: Array, reach: Array, share: Any
-) -> tuple[Array, Array]:
-    """Return sizes of which a share bounds the errors of a loss's first and second derivative.
-
-    `reach` bounds the error of the predictions f.
-    """
-    found = moved_derivatives(loss, f, y, to_numpy(reach).astype(np.float64))
-    first, second = (like(size + off / to_numpy(share), f) for size, off in found)
-    return first, second
 
 
 def _only(values: Array, trailing: int) -> Array:
