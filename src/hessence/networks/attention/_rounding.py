@@ -1,57 +1,106 @@
 r"""What rounding does to the Hessian of a layer of attention.
 
-An error of a score is one of the logarithm of its weight: it changes the attention of its row by
-that share, and with it the moments of the tokens. All that is added up is added up with positive
-signs, and predictions are moved by their errors to see what that does to the derivatives of the
-loss.
+An error of a score changes the attention weights of its row by that share, and with them the
+moments of the tokens, whose sums of magnitudes are known. Predictions are moved by their errors to
+see what that does to the derivatives of the loss.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import constant, epsilon, like, to_numpy, transpose
+from hessence._common.arrays import (
+    Array,
+    Numbers,
+    constant,
+    epsilon,
+    like,
+    to_numpy,
+    transpose,
+)
 from hessence.data.losses import PointwiseLoss
 from hessence.data.rounding import moved_derivatives, terms
 from hessence.networks.attention._matrix_attention_hessian import TokenMoments
 from hessence.networks.attention.activations import Softmax, from_top
 from hessence.networks.attention.attention_network import Sequences
 
+Known = tuple[Numbers, Numbers]
+"""Magnitudes, and bounds for their errors."""
+
 
 def scalar_errors(net: Any, batch: Sequences, loss: PointwiseLoss) -> tuple[Any, Any]:
     """Return bounds for α, β, γ, ζ of the Gauss–Newton and of the functional part."""
-    xp, w, tokens = api.array_namespace(net.w_q), abs(constant(net.w_v)), batch.x[:, None, :]
-    size = xp.vecdot(abs(constant(net.w_q)), abs(constant(net.w_k)))
-    scores, direction = map(constant, net._scores(batch, net._gram.inner, net.sink))
-    weights, *bends = net._rows.along(scores, direction, batch.keys)
+    share = epsilon(batch.x) * (32 + 2 * terms(int(batch.x.shape[-1])))
+    w = np.abs(_plain(net.w_v))
+    h, first, second = _responses(net, batch, share)
+    f = net.w_v[..., None, None] * net._responses(batch)[0]
+    value = (w[..., None, None] + 0 * h[0], share * w[..., None, None] + 0 * h[0])
+    reach = _product(share, value, h)[1]
+    slope, bend = moved_derivatives(loss, f, batch.y, reach)
+    weights = _plain(batch.weights)
+
+    def average(*factors: Known) -> Any:
+        return np.sum(weights * _product(share, *factors)[1], axis=(-2, -1))
+
+    on_inner = average(slope, first)
+    zero = 0 * on_inner
+    return (
+        (average(bend, h, h), average(value, bend, h, first), zero,
+         average(value, value, bend, first, first)),
+        (zero, on_inner, average(value, slope, first), average(value, slope, second)),
+    )  # fmt: skip
+
+
+def _responses(net: Any, batch: Sequences, share: float) -> list[Known]:
+    """Return h = A x and its two derivatives in t, (..., sequences, n)."""
+    scale = int(net.w_q.shape[-1]) ** -0.5
+    tokens = np.abs(_plain(batch.x))
+    along = scale * tokens[:, :, None] * tokens[:, None, :]
+    units = share + 2 * epsilon(batch.x) * terms(int(net.w_q.shape[-1]))
+    # The error of t = ⟨w_Q, w_K⟩ is relative to half of ‖w_Q‖² + ‖w_K‖².
+    size = _plain(net._gram.norm)[..., None, None, None] * along
+    for extra in (net.score_bias, net.sink):
+        size = size + (0.0 if extra is None else float(np.abs(_plain(extra)).max(initial=0.0)))
+    off = units * size
+    scores, direction = net._scores(batch, net._gram.inner, net.sink)
+    parts = [_plain(part) for part in net._rows.along(scores, direction, batch.keys)]
+    moved = keys = tokens[:, None, :] + 0 * off
     if isinstance(net._rows, Softmax):
-        # Derivatives of the attention, without the signs of deviations from its mean.
-        far = abs(direction) + xp.sum(abs(weights * direction), axis=-1, keepdims=True)
-        spread = far * far + xp.sum(weights * far * far, axis=-1, keepdims=True)
-        bends = [weights * far, weights * spread]
-    h, first, second = (xp.sum(abs(a * tokens), axis=-1) for a in (weights, *bends))
-    loud = abs(direction) * size[..., None, None, None] + abs(scores)
-    loudest = xp.max(xp.where(batch.keys, loud, 0 * loud), axis=(-3, -2, -1))
-    count = math.prod(batch.x.shape) + int(net.w_q.shape[-1])
-    share = epsilon(w) * (64 + 2 * terms(count)) * (1 + loudest)
-    own = share[..., None, None]
-    reach = to_numpy(own * w[..., None, None] * h).astype(np.float64)
-    found = moved_derivatives(loss, constant(net._predict(batch)), batch.y, reach)
-    slope, curve = (own * like(size, h) + like(off, h) for size, off in found)
-    zero, on_inner = 0 * w, batch.average(slope * first)
-    ggn = (
-        batch.average(curve * h * h),
-        w * batch.average(curve * h * first),
-        zero,
-        w * w * batch.average(curve * first * first),
-    )
-    functional = zero, on_inner, w * on_inner, w * batch.average(slope * second)
-    mine, rest = ([to_numpy(number) for number in part] for part in (ggn, functional))
-    return mine, rest
+        # Derivatives see differences from the token with the largest weight only.
+        top = net._rows.weights(scores, batch.keys)[1]
+        whole = 0 * scores + batch.x[:, None, :]
+        moved, along = (np.abs(_plain(from_top(a, top))) for a in (whole, 0 * scores + direction))
+        weights = np.abs(parts[0])
+        reach = along + (weights * along).sum(axis=-1, keepdims=True)
+        spread = (weights * reach**2).sum(axis=-1, keepdims=True)
+        sizes = [weights, weights * reach, weights * (reach**2 + spread)]
+        worst = units + 8 * off.max(axis=-1, keepdims=True)
+        errors = [worst * s for s in sizes]
+    else:
+        one = like(np.ones_like(off), batch.x)
+        _, rise, bend = (np.abs(_plain(a)) for a in net._rows.along(scores, one, batch.keys))
+        sizes = [np.abs(part) for part in parts]
+        shifts = (rise, bend * along, 8 * (rise + bend) * along**2)
+        errors = [share * s + off * m for s, m in zip(sizes, shifts, strict=True)]
+    return [
+        ((s * x).sum(axis=-1), ((error + share * s) * x).sum(axis=-1))
+        for error, s, x in zip(errors, sizes, (keys, moved, moved), strict=True)
+    ]
+
+
+def _product(share: float, *factors: Known) -> Known:
+    """Return the product of magnitudes, and a bound for its error."""
+    size, off = factors[0]
+    for other, error in factors[1:]:
+        size, off = size * other, off * other + size * error
+    return size, off + share * size
+
+
+def _plain(array: Array) -> Numbers:
+    return to_numpy(array).astype(np.float64)
 
 
 def layer_sizes(net: Any, batch: Sequences, loss: PointwiseLoss) -> TokenMoments:
