@@ -62,6 +62,20 @@ def linear(t, x, shapes, residual=None):
     return ex.stack([(product * row.astype(ex.LONG)).sum() for row in x], axis=0)
 
 
+def relu(t, x, shapes):
+    out = []
+    for row in np.asarray(x, ex.LONG):
+        start, signal = 0, row
+        for i, (rows, columns) in enumerate(shapes):
+            W = t[start : start + rows * columns].reshape(rows, columns)
+            start += rows * columns
+            signal = (W * signal).sum()
+            if i < len(shapes) - 1:
+                signal = signal * (signal.a > 0).astype(ex.LONG)
+        out.append(signal)
+    return ex.stack(out, axis=0)
+
+
 def self_attention(t, x, bias=None):
     """Return f = w_V A x of sequences (B, n), one row for each."""
     m, rows = (len(t.a) - 1) // 2, []
@@ -213,6 +227,15 @@ def _matrix_attention(rng, n, m, D, K, size):
     return hs.MatrixAttention(W_v, W_q, W_k), x, lambda t, x: matrix_attention(t, x, shapes), K
 
 
+def _relu(rng, n, m, D, K, size):
+    dims = [min(D, 2), *(int(rng.integers(1, 4)) for _ in range(rng.integers(1, 3))), K]
+    shapes = [(b, a) for a, b in pairwise(dims)]
+    weights = [rng.normal(size=shape) for shape in shapes]
+    weights[0] = size * _units(rng, dims[1])[:, None] * weights[0]
+    x = rng.normal(size=(n, dims[0])) * _units(rng, dims[0])
+    return hs.ReLU(weights), x, lambda t, x: relu(t, x, shapes), K
+
+
 def _chain(depth, residual=None):
     def case(rng, n, m, D, K, size):
         layers = depth or int(rng.integers(1, 4))
@@ -252,6 +275,7 @@ KINDS = {
     "DeepLinear": _chain(None),
     "residual layers": _chain(None, "layers"),
     "ResidualLinear": _chain(2, "both"),
+    "ReLU": _relu,
     "SelfAttention": _attention,
     "MatrixAttention": _matrix_attention,
 }

@@ -7,9 +7,10 @@ from typing import Any
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, floating, require_shape, transpose
+from hessence._common.arrays import Array, floating, like, require_shape, to_numpy, transpose
 from hessence.data.linear_objective import AnyLoss, TorchLoss, linear_objective
 from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss, one_hot
+from hessence.data.rounding import moved_derivatives
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class SampleLoss:
         """Return its Hessian."""
         return LossHessian(self.loss.second(f, self.y) / f.shape[0])
 
+    def errors(self, f: Array, reach: Array) -> tuple[Array, LossHessian]:
+        """Return bounds for the errors of gradient and Hessian if f is off by at most `reach`."""
+        (_, first), (_, second) = moved_derivatives(self.loss, f, self.y, to_numpy(reach))
+        return like(first / len(first), f), LossHessian(like(second / len(first), f))
+
 
 @dataclass(frozen=True)
 class UserLoss:
@@ -77,6 +83,11 @@ class UserLoss:
         """Return its Hessian."""
         entries = self.of_transpose.hessian(transpose(f)).entries
         return LossHessian(api.array_namespace(f).permute_dims(entries, (1, 0, 3, 2)))
+
+    def errors(self, f: Array, reach: Array) -> tuple[Array, LossHessian]:
+        """Return what is known for any loss: a change of f moves the gradient by the Hessian."""
+        hessian = LossHessian(abs(self.hessian(f).entries))
+        return hessian(reach), 0 * hessian
 
 
 Objective = SampleLoss | UserLoss

@@ -7,7 +7,7 @@ weights. Products with the Hessian of its loss are one pass forward and one back
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -53,6 +53,8 @@ class ReLUHessian(Hessian):
         Its second derivative.
     part : str
         Which of the Hessian and its two parts this is.
+    errors : callable, optional
+        Returns bounds for `gradient` and `loss_hessian` from one for the predictions.
     """
 
     weights: Mapping[str, Array]
@@ -61,6 +63,7 @@ class ReLUHessian(Hessian):
     gradient: Array
     loss_hessian: LossHessian
     part: Part = "hessian"
+    errors: Callable[[Array], tuple[Array, LossHessian]] | None = None
 
     @property
     def depth(self) -> int:
@@ -159,16 +162,19 @@ class ReLUHessian(Hessian):
         """
         weights = {name: abs(constant(w)) for name, w in self.weights.items()}
         x, slopes = abs(constant(self.x)), tuple(abs(s) for s in self.slopes)
-        second = LossHessian(abs(constant(self.loss_hessian.entries)))
-        first = abs(constant(self.gradient))
-        if self.part != "ggn":
-            first = first + second(forward(weights, x, slopes)[0][-1])
-        sizes = replace(
-            self, weights=weights, slopes=slopes, x=x, gradient=first, loss_hessian=second
-        )
         terms = max(int(size) for signal in self.signals for size in signal.shape)
-        modest = 64 + 8 * self.depth + 2 * terms**0.5
-        return float(modest * epsilon(x) * positive_norm(sizes))
+        share = epsilon(x) * (64 + 8 * self.depth + 2 * terms**0.5)
+        first = share * abs(constant(self.gradient))
+        second = share * abs(constant(self.loss_hessian.entries))
+        if self.errors is not None:
+            off_first, off_second = self.errors(share * forward(weights, x, slopes)[0][-1])
+            first, second = first + off_first, second + off_second.entries
+        sizes = replace(
+            self, weights=weights, slopes=slopes, x=x,
+            gradient=first * (self.part != "ggn"),
+            loss_hessian=LossHessian(second * (self.part != "functional")),
+        )  # fmt: skip
+        return float(positive_norm(sizes))
 
     # Cells.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import array_api_compat as api
@@ -162,9 +163,12 @@ class ReLU(Network):
 
     def _hessian(self, x: Any, y: Any, loss: AnyLoss) -> ReLUHessian:
         signals, slopes = self._forward(x)
-        objective = self._objective(signals[-1], y, loss)
-        gradient, hessian = objective.gradient(signals[-1]), objective.hessian(signals[-1])
-        return ReLUHessian(self._named, tuple(slopes), signals[0], gradient, hessian)
+        f = signals[-1]
+        objective = self._objective(f, y, loss)
+        return ReLUHessian(
+            self._named, tuple(slopes), signals[0], objective.gradient(f), objective.hessian(f),
+            errors=partial(objective.errors, f),
+        )  # fmt: skip
 
     def _forward(self, x: Any) -> tuple[list[Array], list[Array]]:
         xp, x = floating(self._reference, x=x)
