@@ -171,8 +171,8 @@ class ReLUHessian(Hessian):
             first, second = first + off_first, second + off_second.entries
         sizes = replace(
             self, weights=weights, slopes=slopes, x=x,
-            gradient=first * (self.part != "ggn"),
-            loss_hessian=LossHessian(second * (self.part != "functional")),
+            gradient=first * float(self.part != "ggn"),
+            loss_hessian=LossHessian(second * float(self.part != "functional")),
         )  # fmt: skip
         return float(positive_norm(sizes))
 
