@@ -180,11 +180,12 @@ def _solve(
             with full_precision():
                 return _confirmed(H, exact_spectrum(H))
         except NotRecognised as refusal:
-            reason = str(refusal)
+            reason, rest = str(refusal), refusal.rest
         try:
             with full_precision():
-                rest = on_range(H, H.shape[0] - 1 if method == "exact" else H.shape[0] // 2)
-                return _confirmed(H, range_spectrum(rest))
+                inside = on_range(H, H.shape[0] - 1 if method == "exact" else H.shape[0] // 2)
+                rest = inside if rest is None or inside.order < rest.order else rest
+                return _confirmed(H, range_spectrum(inside))
         except NoRange:
             # That the model is none of the solvable networks is told already.
             pass

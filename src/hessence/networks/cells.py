@@ -43,7 +43,7 @@ from hessence.spectra.frames import DROPPED
 from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Subspaces
 
 MOST = 2**25
-"""How many numbers the search for flat directions within one cell may hold."""
+"""How many numbers the bases of all cells, and the search for flat directions in one, may hold."""
 
 
 class CellReduction:
@@ -76,6 +76,7 @@ class CellReduction:
         self._wide, self._gradient = Layout(weights), gradient
         self.weights, self.layers = dict(weights), list(layers)
         self._steps: list[Step] = []
+        self._room = MOST
         self._outside: list[Subspaces] = []
         # For a layer whose cells have coordinates of their own: how many units have none, and they.
         self._parts: dict[int, tuple[int, list[TwinSubspaces]]] = {}
@@ -200,11 +201,12 @@ class CellReduction:
     def _shrink(self, i: int) -> bool:
         """Give the cells of a layer as many units as they need."""
         B, A = self.layers[i].factors(self.weights)
-        groups = [
-            units
-            for units in self.layers[i].together()
-            if narrow_twin(take_rows(B, units), take(A, units)).width < len(units)
-        ]
+        groups, bases = [], int(A.shape[0]) ** 2 + int(B.shape[1]) ** 2
+        for units in self.layers[i].together():
+            # A cell that is left as it is makes the block larger, and nothing else.
+            if bases <= self._room and _width(B, A, units) < len(units):
+                groups.append(units)
+                self._room -= bases
         if groups:
             for units, twin in zip(groups, self._turn(i, groups), strict=True):
                 self._outside += twin.beyond(self._steps[-1].layer.label(units))
@@ -212,13 +214,16 @@ class CellReduction:
 
     def _find_flat(self) -> None:
         """Tell apart, in cells of layers that share no weight, the directions that are flat."""
+        whole = sum(math.prod(weight.shape) for weight in self.weights.values())
+        self.bound = whole
+        if whole - sum(map(self._movable, self.layers)) > LARGEST_BLOCK:
+            return
         found = {i: self._savings(i) for i in range(len(self.layers))}
         chosen: list[int] = []
         for i in sorted(found, key=lambda i: sum(found[i].values()), reverse=True):
             taken = set().union(*(self.layers[j].names for j in chosen))
             if found[i] and not taken & self.layers[i].names:
                 chosen.append(i)
-        whole = sum(math.prod(weight.shape) for weight in self.weights.values())
         self.bound = whole - sum(saving for i in chosen for saving in found[i].values())
         if self.bound > LARGEST_BLOCK:
             return
@@ -230,6 +235,11 @@ class CellReduction:
                 twin.flat(layer.label(units)) for units, twin in zip(groups, twins, strict=True)
             ]
             self._parts[i] = len(self._steps[-1].kept), twins
+
+    def _movable(self, layer: HiddenLayer) -> int:
+        """Return how many parameters the cells of a layer with several units have."""
+        B, A = layer.factors(self.weights)
+        return sum(map(len, layer.together())) * int(B.shape[1] + A.shape[0])
 
     def _savings(self, i: int) -> dict[int, int]:
         """Return how many directions are flat in a cell at least, by the first of its units."""
@@ -315,6 +325,11 @@ class CellReduction:
             B, A = self.layers[i].factors(found)
             found |= self.layers[i].weights(B[..., :kept, :], A[..., :kept])
         return found
+
+
+def _width(B: Array, A: Array, units: Numbers) -> int:
+    """Return how many units a cell needs."""
+    return narrow_twin(take_rows(B, units), take(A, units)).width
 
 
 def _others(layer: HiddenLayer, groups: list[Numbers]) -> Numbers:

@@ -184,6 +184,28 @@ def test_wide():
     assert s.verify(hs.hessian(model, (x, y), nn.MSELoss()), samples=1).worst < 1e-12
 
 
+def test_what_is_known_goes_with_an_estimate():
+    torch.manual_seed(0)
+    model, x = relus(8, 240, 3), torch.randn(80, 8, **torch_double)
+    with torch.no_grad():
+        model[0].bias[:10] = -20
+        model[0].bias[10:40] = 20
+    data = x, torch.randn(80, 3, **torch_double)
+    s = hs.spectrum(model, data, nn.MSELoss(), k=4)
+    assert not s.exact
+    assert s.method == "Lanczos, cells"
+    assert sum(space.multiplicity for space in s["flat/dead"]) == 10 * (8 + 1 + 3)
+    # 30 units are on for all samples, of which 9 + 3 are needed.
+    assert [space.multiplicity for space in s["bulk"]] == [18] * 6
+    H = hs.hessian(model, data, nn.MSELoss())
+    assert s.verify(H).worst < 1e-5
+    for space in s["bulk"]:
+        z = space.vectors(2)
+        torch.testing.assert_close(H @ z, space.value * z, rtol=0, atol=1e-10 * s.norm)
+    plain = hs.spectrum(model, data, nn.MSELoss(), k=4, method="estimate")
+    torch.testing.assert_close(s.eigenvalues, plain.eigenvalues, rtol=1e-4, atol=0)
+
+
 def test_kinks_are_told_of():
     model = relus(2, 4, 1)
     with torch.no_grad():

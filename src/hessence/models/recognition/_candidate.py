@@ -18,6 +18,7 @@ from hessence.models.data import gather, is_sample_pair, merged, parallel
 from hessence.models.model_layers import has_hooks
 from hessence.models.model_matrices import ModelHessian, hessian
 from hessence.models.recognition._program import Layer, Program, Relu, Skip, Steps, features, read
+from hessence.spectra.reduced import Reduced
 from hessence.spectra.spectrum import Spectrum
 
 VARIABLES = 2048
@@ -66,10 +67,15 @@ class Recognition:
 
 
 class NotRecognised(Exception):  # noqa: N818 - an ordinary answer, not a mistake of the user's
-    """No theorem covers the model; ``why`` says what is in the way."""
+    """No theorem covers the model; ``why`` says what is in the way.
 
-    def __init__(self, reason: str, *, rule: str = "", hint: str = "") -> None:
-        self.why = Reason(reason, rule, hint)
+    Where one covers a part of it, ``rest`` is what is left of the Hessian, beside that part.
+    """
+
+    def __init__(
+        self, reason: str, *, rule: str = "", hint: str = "", rest: Reduced | None = None
+    ) -> None:
+        self.why, self.rest = Reason(reason, rule, hint), rest
         super().__init__(str(self.why))
 
 
@@ -79,6 +85,8 @@ class Candidate:
 
     Attributes
     ----------
+    operator : ModelHessian
+        The Hessian that is asked about.
     model : torch.nn.Module
         A copy of the operator's model.
     batches : list of (inputs, target)
@@ -91,6 +99,7 @@ class Candidate:
         What the model was seen to do.
     """
 
+    operator: ModelHessian
     model: nn.Module
     batches: list[tuple[Any, Any]]
     criterion: PairCriterion
@@ -123,7 +132,7 @@ class Candidate:
         try:
             model = problem.copy.clone().model
             program = read(model, batches[0][0])
-            candidate = cls(model, batches, criterion, problem.memory, program)
+            candidate = cls(H, model, batches, criterion, problem.memory, program)
             _ = candidate.kinds and candidate.factor
         except Exception as error:
             # Also from a model that runs as it is, but not where its functions are looked at.

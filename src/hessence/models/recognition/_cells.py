@@ -38,6 +38,7 @@ from hessence.models.recognition._slopes import FixedSlopes, SignRecord
 from hessence.networks.cells import CellReduction
 from hessence.networks.hidden_layers import HiddenLayer, Layout, Weights, cells_of
 from hessence.networks.scalar.scalar_relu import KinkWarning
+from hessence.spectra.reduced import Reduced
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK
 
@@ -70,7 +71,6 @@ def by_cells(candidate: Candidate) -> Recognition:
             "has no two Linear layers with nothing or a ReLU between them"
         )
     model = _Cells(candidate, pairs)
-    model.require_few()
     reduction = CellReduction(candidate.parameters, model.layers, model.gradient)
     shrunk = [
         pair
@@ -80,11 +80,20 @@ def by_cells(candidate: Candidate) -> Recognition:
     names = ", ".join(dict.fromkeys(repr(name) for pair in shrunk for name in pair.names))
     if not shrunk:
         raise NotRecognised(_need_all(candidate, pairs))
-    if reduction.bound > LARGEST_BLOCK:
+    inside, *outside = reduction.families()
+    least, size = model.least(), reduction.bound
+    if least > VARIABLES or size > LARGEST_BLOCK:
         raise NotRecognised(
-            f"with as few units between layers {names} as they need, an eigenproblem of size "
-            f"{reduction.bound} is left, more than the {LARGEST_BLOCK} that a dense solver is given"
-        )
+            f"with one unit for each cell between layers {names} the model still has {least} "
+            f"parameters, more than the {VARIABLES} in which a loss is differentiated twice"
+            if least > VARIABLES
+            else f"with as few units between layers {names} as they need, an eigenproblem of size "
+            f"{size} is left, more than the {LARGEST_BLOCK} that a dense solver is given",
+            rest=Reduced(
+                candidate.operator, reduction.size, reduction.widen, reduction.narrow,
+                tuple(outside), "cells",
+            ),
+        )  # fmt: skip
     if model.kinks:
         warn(
             f"{model.kinks} hidden unit(s) sit at the kink of their activation for a sample, where "
@@ -93,7 +102,6 @@ def by_cells(candidate: Candidate) -> Recognition:
         )
     active = any(pair.activation is not None for pair in shrunk)
     method, theorem = ("cells", CELLS) if active else ("narrow twin", TWIN)
-    inside, *outside = reduction.families()
     if reduction.size:
         # Formed here, once, so that the spectrum does not hold on to the narrow model.
         inside = replace(inside, matrix=model.matrix(reduction))
@@ -149,8 +157,8 @@ class _Cells:
         self.kinks = kinks
         return patterns
 
-    def require_few(self) -> None:
-        """Refuse a model that is too large even if every cell needed one unit only."""
+    def least(self) -> int:
+        """Return how many parameters the model has if every cell needs one unit only."""
         shapes = {name: list(p.shape) for name, p in self._candidate.parameters.items()}
         for layer in self.layers:
             cells = np.unique(layer.cells)
@@ -158,14 +166,7 @@ class _Cells:
             shapes[layer.first][0] = shapes[layer.second][1] = count
             if layer.bias is not None:
                 shapes[layer.bias][0] = count
-        least = sum(map(math.prod, shapes.values()))
-        if least > VARIABLES:
-            names = dict.fromkeys(repr(name) for pair in self._pairs for name in pair.names)
-            raise NotRecognised(
-                f"with one unit for each cell between layers {', '.join(names)} the model still "
-                f"has {least} parameters, more than the {VARIABLES} in which a loss is "
-                "differentiated twice"
-            )
+        return sum(map(math.prod, shapes.values()))
 
     def model(self, weights: Weights, cells: list[Numbers]) -> nn.Module:
         """Return a model of other widths, given the cells of all hidden units."""

@@ -8,7 +8,7 @@ theorem gives its Hessian. What no rule for whole models covers may still have a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,7 @@ from hessence.models.recognition._chains import (
     scalar_relu,
 )
 from hessence.spectra.spectrum import Spectrum
+from hessence.spectra.subspaces import Subspaces
 
 __all__ = ["NotRecognised", "Recognition", "exact_spectrum", "recognise"]
 
@@ -45,7 +46,12 @@ def exact_spectrum(H: ModelHessian) -> Spectrum:
     NotRecognised
         If there is no theorem; the message is a sentence that says why.
     """
-    found = recognise(H)
+    try:
+        found = recognise(H)
+    except NotRecognised as refusal:
+        if refusal.rest is not None and _part_defect(H, refusal.rest.known) > AGREEMENT[H.dtype]:
+            refusal.rest = None
+        raise
     defect = _defect(H, found.spectrum)
     if not defect <= AGREEMENT[H.dtype]:
         raise NotRecognised(
@@ -75,6 +81,17 @@ def _defect(H: ModelHessian, found: Spectrum) -> float:
     gaps = (images - torch.cat(expected, dim=1)).norm(dim=0)
     scales = torch.cat([images[:, :2].norm(dim=0), found.values.abs().max().expand(2)])
     return float((gaps / torch.where(scales > 0, scales, 1.0)).max())
+
+
+def _part_defect(H: ModelHessian, known: Sequence[Subspaces]) -> float:
+    """Return how far known families are from products with H, relative to a random product."""
+    rng = np.random.default_rng(0)
+    drawn = [family.sample(rng) for family in known if family.multiplicity]
+    vector, expected = (sum(part) for part in zip(*drawn, strict=True))
+    other = torch.as_tensor(rng.normal(size=(H.shape[0], 1))).to(vector)
+    images = H @ torch.cat([vector, other], dim=1)
+    scale = float(images[:, 1].norm()) or 1.0
+    return float((images[:, :1] - expected).norm()) / scale
 
 
 def recognise(H: ModelHessian) -> Recognition:
@@ -140,7 +157,9 @@ def recognise(H: ModelHessian) -> Recognition:
                 refusals[rule] = refusal
     # A refusal by a rule for the whole model is more informative than the twin's.
     cells = refusals.pop(BY_CELLS)
-    raise next(iter(refusals.values()), cells)
+    told = next(iter(refusals.values()), cells)
+    told.rest = cells.rest
+    raise told
 
 
 @dataclass(frozen=True)
