@@ -39,6 +39,7 @@ from hessence._common.arrays import (
     Array,
     constant,
     floating,
+    identity,
     numerical_rank,
     require_shape,
     requires_gradient,
@@ -78,6 +79,16 @@ class NarrowTwin:
     def width(self) -> int:
         """The inner width r of the twin."""
         return int(self.basis.shape[-1])
+
+    def narrow(self, dB: Array, dA: Array) -> Factors:
+        """Return the parts of changes of the wide factors that lie in the twin."""
+        xp, basis = api.array_namespace(dB), self.basis[..., None, :, :]
+        return xp.matmul(transpose(basis), dB), xp.matmul(dA, basis)
+
+    def widen(self, dB: Array, dA: Array) -> Factors:
+        """Return changes of the twin's factors as changes of the wide ones."""
+        xp, basis = api.array_namespace(dB), self.basis[..., None, :, :]
+        return xp.matmul(basis, dB), xp.matmul(dA, transpose(basis))
 
     def __repr__(self) -> str:
         return f"NarrowTwin(width={self.width} of {int(self.basis.shape[-2])})"
@@ -226,8 +237,7 @@ class TwinSubspaces:
 
     def widen(self, dB: Array, dA: Array) -> Factors:
         """Return changes of the twin's factors as changes of the wide ones."""
-        xp, basis = self._xp, self.twin.basis[..., None, :, :]
-        return xp.matmul(basis, dB), xp.matmul(dA, transpose(basis))
+        return self.twin.widen(dB, dA)
 
     # Inside. Coordinates: rows of Uᵀ dA and columns of dB V up to ρ, then what matters beyond.
 
@@ -272,7 +282,7 @@ class TwinSubspaces:
         """An orthogonal basis of the rest inside the spans, what matters of it first."""
         xp, W1 = self._xp, constant(self.twin.W1)
         W2, count = constant(self.twin.W2), sum(self._rest_sizes(inside=True))
-        eye = xp.eye(count, dtype=W1.dtype, device=api.device(W1))
+        eye = identity(count, W1)
         if self._whole or count == 0:
             return eye, count
         dB, dA = self._embed_rest(eye, inside=True)

@@ -28,6 +28,7 @@ from hessence._common.arrays import (
     Array,
     constant,
     epsilon,
+    identity,
     integers,
     largest,
     nonzero,
@@ -185,7 +186,9 @@ class Squares:
 
 def _closed_form(H: LinearProducts, variance: Array, outputs: Squares) -> GaussNewton | None:
     """Return the sums over layers for white data, if inputs and outputs are diagonal."""
-    scale, off_white = white_defect(variance)
+    size = int(variance.shape[0])
+    scale = float(np.trace(to_numpy(variance))) / size
+    off_white = _norm(variance - scale * identity(size, variance))
     if off_white > NEGLECTED * epsilon(variance) * scale:
         return None
     xp, inputs = api.array_namespace(variance), Squares.of(H.chain.before, H.weights[0])
@@ -265,13 +268,6 @@ def _in_full(H: LinearProducts) -> GaussNewton:
         _labels(H, values),
         lambda own: xp.take(rows, integers(own, rows), axis=0),
     )
-
-
-def white_defect(variance: Array) -> tuple[float, float]:
-    """Return the number c next to Σ as c I, and the norm of the difference."""
-    matrix = to_numpy(variance)
-    scale = float(np.trace(matrix)) / len(matrix)
-    return scale, _norm(matrix - scale * np.eye(len(matrix)))
 
 
 def _require(H: LinearProducts, size: int) -> None:

@@ -38,12 +38,17 @@ def top_of_twin(
         return None
     xp = api.array_namespace(H.gradient)
     narrow = narrow_twin(*H.weights)
-    basis, twin = narrow.basis, replace(H, weights=(narrow.W1, narrow.W2))
-    if options.get("v0") is not None:
-        options = options | {"v0": _narrow(H, twin, basis, options["v0"])}
+    twin = replace(H, weights=(narrow.W1, narrow.W2))
+    if (v0 := options.get("v0")) is not None:
+        columns = v0[:, None] if v0.ndim == 1 else v0
+        start = twin.chain.join(list(narrow.narrow(*H.chain.split(columns))))
+        single = v0.ndim == 1 and start.ndim == 2
+        options = options | {"v0": start[..., 0] if single else start}
     found = top_of_batch(twin, k, which, options)
-    bulk = xp.linalg.svdvals(H.gradient)[..., 0]
-    return _widen(H, twin, basis, found) if _encloses(found, bulk, which) else None
+    if not _encloses(found, xp.linalg.svdvals(H.gradient)[..., 0], which):
+        return None
+    vectors = H.chain.join(list(narrow.widen(*twin.chain.split(found.eigenvectors))))
+    return replace(found, eigenvectors=vectors, method=f"{found.method} on the narrow twin")
 
 
 def top_of_batch(H: LinearProducts, k: int, which: str, options: dict[str, Any]) -> Eigenpairs:
@@ -89,25 +94,3 @@ def _encloses(found: Eigenpairs, bulk: Array, which: str) -> bool:
     high = {"LA": count, "SA": 0, "BE": (count + 1) // 2}[which]
     above, below = values[..., :high] > bulk[..., None], values[..., high:] < -bulk[..., None]
     return bool(xp.all(above)) and bool(xp.all(below))
-
-
-def _narrow(H: LinearProducts, twin: LinearProducts, basis: Array, v0: Array) -> Array:
-    """Return the part of start vectors that lies in the twin."""
-    xp = api.array_namespace(basis)
-    single = v0.ndim == 1
-    first, second = H.chain.split(v0[:, None] if single else v0)
-    wide = basis[..., None, :, :]
-    pieces = [xp.matmul(xp.matrix_transpose(wide), first), xp.matmul(second, wide)]
-    columns = twin.chain.join(pieces)
-    return columns[..., 0] if single and columns.ndim == 2 else columns
-
-
-def _widen(H: LinearProducts, twin: LinearProducts, basis: Array, found: Eigenpairs) -> Eigenpairs:
-    """Embed the twin's eigenvectors in the network."""
-    xp = api.array_namespace(basis)
-    first, second = twin.chain.split(found.eigenvectors)
-    wide = basis[..., None, :, :]
-    pieces = [xp.matmul(wide, first), xp.matmul(second, xp.matrix_transpose(wide))]
-    return replace(
-        found, eigenvectors=H.chain.join(pieces), method=f"{found.method} on the narrow twin"
-    )

@@ -15,7 +15,7 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, floating, numerical_rank, to_numpy
+from hessence._common.arrays import Array, floating, identity, numerical_rank, to_numpy
 from hessence.data.matrix_objectives import Separable
 from hessence.data.moments import Moments, as_moments
 from hessence.networks.linear._gauss_newton import gauss_newton
@@ -71,10 +71,9 @@ def solution_spectrum(x: Array, y: Array, depth: int) -> Spectrum:
     rank = max(1, numerical_rank(singular, solution.shape))
     # Of all balanced networks that compute it, the one whose hidden singular vectors are the axes.
     roots = singular[:rank] ** (1 / layers)
-    eye = xp.eye(rank, dtype=roots.dtype, device=api.device(roots))
     chain = [
         roots[:, None] * right[:rank, :],
-        *[roots * eye] * (layers - 2),
+        *[roots * identity(rank, roots)] * (layers - 2),
         left[:, :rank] * roots,
     ]
     H = LinearHessian(
