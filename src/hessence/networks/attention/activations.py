@@ -7,6 +7,7 @@ all that the Hessian of a self-attention layer needs. An object of your own may 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -89,62 +90,29 @@ class _Rowwise:
 
 
 @dataclass(frozen=True)
-class Identity:
-    """Linear attention: the scores themselves."""
+class Scorewise:
+    """An activation of single scores, from three functions of them."""
 
-    def value(self, scores: Array) -> Array:
-        """Return s."""
-        return scores
-
-    def first(self, scores: Array) -> Array:
-        """Return 1."""
-        return api.array_namespace(scores).ones_like(scores)
-
-    def second(self, scores: Array) -> Array:
-        """Return 0."""
-        return api.array_namespace(scores).zeros_like(scores)
+    value: Callable[[Array], Array]
+    first: Callable[[Array], Array]
+    second: Callable[[Array], Array]
 
 
-@dataclass(frozen=True)
-class Sigmoid:
-    """The logistic function 1/(1 + exp(−s))."""
-
-    def value(self, scores: Array) -> Array:
-        """Return σ(s)."""
-        return sigmoid(scores)
-
-    def first(self, scores: Array) -> Array:
-        """Return σ(s) σ(−s)."""
-        return sigmoid(scores) * sigmoid(-scores)
-
-    def second(self, scores: Array) -> Array:
-        """Return σ(s) σ(−s) (σ(−s) − σ(s))."""
-        up, down = sigmoid(scores), sigmoid(-scores)
-        return up * down * (down - up)
+def _bell(scores: Array) -> Array:
+    """Return σ(s) σ(−s), the derivative of the logistic function σ, to full relative accuracy."""
+    return sigmoid(scores) * sigmoid(-scores)
 
 
-@dataclass(frozen=True)
-class Tanh:
-    """The hyperbolic tangent."""
-
-    def value(self, scores: Array) -> Array:
-        """Return tanh(s)."""
-        return api.array_namespace(scores).tanh(scores)
-
-    def first(self, scores: Array) -> Array:
-        """Return 1 − tanh²(s), as 4 σ(2s) σ(−2s)."""
-        return 4 * sigmoid(2 * scores) * sigmoid(-2 * scores)
-
-    def second(self, scores: Array) -> Array:
-        """Return −2 tanh(s) (1 − tanh²(s))."""
-        return -2 * self.value(scores) * self.first(scores)
+def _tanh(scores: Array) -> Array:
+    return api.array_namespace(scores).tanh(scores)
 
 
 NAMED: dict[str, Any] = {
     "softmax": Softmax(),
-    "identity": Identity(),
-    "sigmoid": Sigmoid(),
-    "tanh": Tanh(),
+    # Linear attention: the scores themselves.
+    "identity": Scorewise(lambda s: s, lambda s: 0 * s + 1, lambda s: 0 * s),
+    "sigmoid": Scorewise(sigmoid, _bell, lambda s: _bell(s) * (sigmoid(-s) - sigmoid(s))),
+    "tanh": Scorewise(_tanh, lambda s: 4 * _bell(2 * s), lambda s: -8 * _tanh(s) * _bell(2 * s)),
 }
 
 

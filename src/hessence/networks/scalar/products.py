@@ -198,12 +198,8 @@ class Products(Hessian):
             return rounding().gradient
 
         def bulk(isometry: Any, count: Any) -> list[Subspaces]:
-            return [
-                family(
-                    "bulk", partial(isometry, s), count, lambda: rounding().gradient, s * gradient
-                )
-                for s in (1, -1)
-            ]
+            signs = (1, -1)
+            return [family("bulk", partial(isometry, s), count, swap, s * gradient) for s in signs]
 
         match self.part:
             case "functional":
@@ -266,19 +262,22 @@ class Products(Hessian):
 
     def _direction(self, c: int) -> Isometry:
         """Embed a number as its multiple of u = (w, v), all that the Gauss–Newton part sees."""
-        frame, place = self._halves(c)
-        return Columns(lambda copies: place(frame.span(copies)))
+        return self._halves(c, Frame.span)
 
     def _rest(self, c: int) -> Isometry:
         """Embed coordinates in the complement of u = (w, v)."""
-        frame, place = self._halves(c)
-        return Columns(lambda copies: place(frame.complement(copies)))
+        return self._halves(c, Frame.complement)
 
-    def _halves(self, c: int) -> tuple[Frame, Callable[[Array], Array]]:
+    def _halves(self, c: int, embed: Callable[[Frame, Array], Array]) -> Isometry:
         w, v, place = self._product(c)
         m = int(w.shape[-1])
         frame = Frame(api.array_namespace(w).concat([w, v], axis=-1)[..., None])
-        return frame, lambda both: place(both[..., :m, :], both[..., m:, :])
+
+        def halves(copies: Array) -> Array:
+            both = embed(frame, copies)
+            return place(both[..., :m, :], both[..., m:, :])
+
+        return Columns(halves)
 
 
 def pair_isometry(w: Array, v: Array, place: Place) -> Isometry:
