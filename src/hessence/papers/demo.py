@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,9 @@ def run(directory: Path, say: Callable[[str], None]) -> list[Row]:
     rows = []
     for name, net, x, y in _instances():
         rows.append(_measure(name, net, x, y))
+        say(f"  {name}: {rows[-1].parameters:,} eigenvalues")
+    for name, operator in _models():
+        rows.append(_measure_model(name, operator))
         say(f"  {name}: {rows[-1].parameters:,} eigenvalues")
     bracketed = _bracketed()
     say(f"  {bracketed.said}")
@@ -212,12 +216,46 @@ def _instances() -> Iterator[tuple[str, Any, Any, Any]]:
     yield "ScalarReLU, width 10⁶", hs.ScalarReLU(*weights(2, 10**6)), x, y
 
 
+def _models() -> Iterator[tuple[str, Any]]:
+    """Yield matrices of PyTorch models that a theorem solves on few samples."""
+    import torch
+    from torch import nn
+
+    def model(*widths: int) -> nn.Module:
+        layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.GELU())]
+        return nn.Sequential(*layers[:-1]).double()
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        x, y = torch.randn(3, 6, dtype=torch.float64), torch.arange(3)
+        small, loss = model(6, 14, 10, 3), nn.CrossEntropyLoss()
+        yield "GELU network 6-14-10-3, 3 samples", hs.hessian(small, (x, y), loss)
+        yield "its Gauss–Newton part", hs.ggn(small, (x, y), loss)
+        x, y = torch.randn(20, 64, dtype=torch.float64), torch.arange(20) % 10
+        wide = model(64, 100, 100, 10)
+        yield "Gauss–Newton 64-100-100-10, 20 samples", hs.ggn(wide, (x, y), loss)
+
+
 def _measure(name: str, net: Any, x: Any, y: Any) -> Row:
     began = time.perf_counter()
     spectrum = net.hessian(x, y).spectrum()
     seconds = time.perf_counter() - began
-    certificate = spectrum.verify(net.hessian(x, y), samples=4)
     deviation = _off_autodiff(net, x, y, spectrum) if len(spectrum) <= AUTODIFF_LIMIT else None
+    return _row(name, spectrum, seconds, net.hessian(x, y), deviation)
+
+
+def _measure_model(name: str, operator: Any) -> Row:
+    began = time.perf_counter()
+    spectrum = operator.spectrum()
+    seconds, deviation = time.perf_counter() - began, None
+    if len(spectrum) <= AUTODIFF_LIMIT:
+        dense = np.asarray(operator.dense())
+        deviation = _gap(spectrum, np.linalg.eigvalsh(dense)[::-1])
+    return _row(name, spectrum, seconds, operator, deviation)
+
+
+def _row(name: str, spectrum: hs.Spectrum, seconds: float, H: Any, deviation: float | None) -> Row:
+    certificate = spectrum.verify(H, samples=4)
     return Row(
         name,
         len(spectrum),
@@ -230,6 +268,11 @@ def _measure(name: str, net: Any, x: Any, y: Any) -> Row:
     )
 
 
+def _gap(spectrum: hs.Spectrum, values: Any) -> float:
+    """Return the worst gap to other eigenvalues, relative to the largest of them."""
+    return float(np.abs(np.asarray(spectrum.eigenvalues) - values).max() / np.abs(values).max())
+
+
 def _off_autodiff(net: Any, x: Any, y: Any, spectrum: hs.Spectrum) -> float:
     """Return the worst gap to the eigenvalues of PyTorch's Hessian, relative to its norm."""
     import torch
@@ -239,8 +282,7 @@ def _off_autodiff(net: Any, x: Any, y: Any, spectrum: hs.Spectrum) -> float:
         lambda theta: _loss_in_torch(net, theta, inputs, targets),
         torch.from_numpy(net.parameters()),
     )
-    values = torch.linalg.eigvalsh(dense).numpy()[::-1]
-    return float(np.abs(spectrum.eigenvalues - values).max() / np.abs(values).max())
+    return _gap(spectrum, torch.linalg.eigvalsh(dense).numpy()[::-1])
 
 
 def _loss_in_torch(net: Any, theta: Any, x: Any, y: Any) -> Any:
