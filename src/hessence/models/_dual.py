@@ -31,6 +31,9 @@ LARGEST = 4096
 AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
 """How far products with the Jacobian may be from the Gram matrix, relative."""
 
+PASSES = 8
+"""How often an eigenvector is made orthogonal to those of larger eigenvalues, at most."""
+
 THEOREM = (
     "the nonzero eigenvalues of JᵀSJ are those of S^½ J Jᵀ S^½, J the Jacobian of the predictions "
     "and S the loss Hessian at them"
@@ -237,13 +240,17 @@ class Dual:
         """Return one eigenvector of G (p, 1).
 
         Where γ is small, rounding leaves a part along the eigenvectors of larger eigenvalues. What
-        Lᵀ J makes of the vector tells how much, and it is taken off.
+        Lᵀ J makes of the vector tells how much, and it is taken off; again where these vectors are
+        small themselves, and so not quite orthogonal.
         """
-        u, larger = self._vectors[:, member : member + 1], self._vectors[:, :member]
-        z = self._pull(u)
-        if member:
-            along = larger.mT @ self._push(z) / self._values[:member, None]
-            z -= self._pull(larger @ along)
+        larger, values = self._vectors[:, :member], self._values[:member, None]
+        z = self._pull(self._vectors[:, member : member + 1])
+        for _ in range(PASSES if member else 0):
+            z /= z.norm()
+            along = larger.mT @ self._push(z)
+            z -= self._pull(larger @ (along / values))
+            if float((along / values.sqrt()).abs().max()) <= 16 * torch.finfo(z.dtype).eps:
+                break
         return z / z.norm()
 
     @cached_property
@@ -256,8 +263,9 @@ class Dual:
                 f"{self._size}, which would take {needed / 1e9:.0f} GB: project a vector v of your "
                 "own by v − Z Zᵀ v, with Z the eigenvectors that are not flat."
             )
-        basis, _ = torch.linalg.qr(self._pull(self._vectors / self._values.sqrt()))
-        return Complement(basis)
+        # By the same products as eigenvectors one by one, which round alike.
+        pulled = self._pull(self._vectors)
+        return Complement(torch.linalg.qr(pulled / pulled.norm(dim=0))[0])
 
 
 def _unnamed(member: int) -> str:
