@@ -34,7 +34,7 @@ from hessence.networks.two_layer.gauss_newton import GaussNewton
 from hessence.networks.two_layer.problem import CHUNK, ULPS, UNIT, TwoLayer, accumulated
 from hessence.spectra.counting import Slice
 
-NEAR, FAR = 0.04, 2.0**18
+NEAR, FAR = 0.02, 2.0**18
 """This share of F's eigenvalues is near λ at first, and those that are closer than so many δ."""
 
 SHARE = 2.0**-20
@@ -73,7 +73,7 @@ class Slicer:
     def _share(self, at: float) -> float:
         """Return α: that which makes the least of the error near a number."""
         size = np.sqrt(abs(at))
-        return min(SHARE, max(self._factor_error, UNIT) / size) if size > 0 else SHARE
+        return min(SHARE, max(self._factor_error / size, UNIT)) if size > 0 else SHARE
 
     def cut(self, at: float, spread: float) -> Slice:
         """Bound the number of eigenvalues below `at`, to within `spread` > η.
