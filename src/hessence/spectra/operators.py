@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import wraps
+from functools import cached_property, wraps
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -175,6 +175,11 @@ class Operator(ABC):
         about them but that a sum rounds: 0. What large terms cancel in overrides it.
         """
         return 0.0
+
+    @cached_property
+    def rounded(self) -> Any:
+        """What ``rounding`` returns, found once for all families of a spectrum."""
+        return self.rounding()
 
     def release(self) -> None:
         """Let go of what is kept from one product to the next; it is made again when needed."""

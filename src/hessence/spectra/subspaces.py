@@ -171,8 +171,8 @@ class Subspaces:
         if self.errors is not None:
             return np.reshape(self.errors(), shape) + self.defect
         solved = (ROUNDING + self.size) * epsilon(self.eigenvalues) * to_numpy(norm)
-        known = hasattr(self.operator, "rounding")
-        rounding = to_numpy(self.operator.rounding()) if known else 0.0
+        known = hasattr(self.operator, "rounded")
+        rounding = to_numpy(self.operator.rounded) if known else 0.0
         return np.broadcast_to((solved + rounding + self.defect)[..., None], shape)
 
     def eigenvector(self, member: int, index: int) -> Array:
