@@ -7,6 +7,7 @@ should the process die.
 
 from __future__ import annotations
 
+import copy
 import faulthandler
 import gzip
 import json
@@ -158,7 +159,7 @@ def _replace(data, rng):
         key = keys[int(rng.integers(len(keys)))]
         if not isinstance(data[key], (dict, list)) or not data[key] or rng.random() < 0.3:
             pool = NUMBERS if rng.random() < 0.5 else OTHERS
-            data[key] = pool[int(rng.integers(len(pool)))]
+            data[key] = copy.deepcopy(pool[int(rng.integers(len(pool)))])
             return
         data = data[key]
 
