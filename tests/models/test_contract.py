@@ -9,6 +9,7 @@ from collections import OrderedDict, UserDict
 import pytest
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 import hessence as hs
@@ -280,24 +281,66 @@ class Applied(nn.Module):
         return self.function(self.layer(x))
 
 
-ONCE = {
-    "_cdist": lambda z: torch.cdist(z, z[:4]),
-    "_pdist": lambda z: F.pdist(z),
-    "_embedding_bag": lambda z: F.embedding_bag(torch.tensor([[0, 1], [2, 3]]), z),
+class Once(torch.autograd.Function):
+    """A sine that says of itself that it has one derivative."""
+
+    @staticmethod
+    def forward(ctx, z):
+        ctx.save_for_backward(z)
+        return z.sin()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, slope):
+        return slope * ctx.saved_tensors[0].cos()
+
+
+SECOND = {
+    "hessian": lambda *case: hs.hessian(*case).dense(),
+    "ggn": lambda *case: hs.ggn(*case).dense(),
+    "spectrum": hs.spectrum,
+    "layers": hs.layer_spectra,
+    "monitor": lambda *case: hs.Monitor(*case).measure(0),
 }
 
 
+@pytest.mark.parametrize("asked", SECOND)
+def test_what_has_one_derivative_gets_a_sentence(asked, pair):
+    model, (x, _) = Applied(Once.apply), pair
+    with pytest.raises(NotImplementedError, match=r"differentiable once.*Write it out in other"):
+        SECOND[asked](model, (x, model(x).detach() + 1), nn.MSELoss())
+
+
+ONCE = {
+    "_cdist": lambda z: torch.cdist(z, z[:4] + 1),
+    "_pdist": lambda z: F.pdist(z),
+    "_embedding_bag": lambda z: F.embedding_bag(torch.tensor([[0, 1], [2, 3]]), z),
+}
+"""What PyTorch could not differentiate twice, and may learn to."""
+
+
 @pytest.mark.parametrize("name", ONCE)
-@pytest.mark.parametrize("asked", ["hessian", "spectrum", "monitor"])
-def test_operations_without_a_second_derivative_are_named(name, asked, pair):
+def test_operations_without_a_second_derivative_are_named_or_right(name, pair):
     model, (x, _) = Applied(ONCE[name]), pair
-    work = {
-        "hessian": lambda *case: hs.hessian(*case).dense(),
-        "spectrum": hs.spectrum,
-        "monitor": lambda *case: hs.Monitor(*case).measure(0),
-    }[asked]
-    with pytest.raises(NotImplementedError, match=rf"{name}.*Write it out in other operations"):
-        work(model, ({"x": x}, model(x).detach()), nn.MSELoss())
+    y = model(x).detach() + 1
+    H = hs.hessian(model, ({"x": x}, y), nn.MSELoss())
+    if twice(ONCE[name], x):
+        expected = finite_differences(lambda: F.mse_loss(model(x), y), model.parameters())
+        assert_same(H.dense(), expected, 1e-7)
+    else:
+        with pytest.raises(NotImplementedError, match=rf"{name}.*Write it out in other operations"):
+            H.dense()
+
+
+def twice(function, x):
+    """Whether PyTorch can differentiate a function twice."""
+    z = x.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(function(z).square().sum(), z, create_graph=True)
+    try:
+        torch.autograd.grad(slope.sum(), z)
+    except RuntimeError:
+        return False
+    return True
 
 
 def test_what_the_sentence_proposes_is_right(pair):

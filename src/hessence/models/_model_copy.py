@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -25,6 +25,14 @@ from hessence.models.model_layers import ModelState, require_deterministic, unwr
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _SIMPLE = (bool, int, float, str, type(None))
+
+ERROR = "torch::autograd::Error"
+"""What PyTorch calls a step of a graph that may not be gone back through."""
+
+REMEDY = (
+    "Write it out in other operations, such as (x[:, None] - y).norm(dim=-1) for torch.cdist(x, "
+    "y), or F.embedding(words, weight).mean(1) for an EmbeddingBag, and leave out torch.compile."
+)
 
 Thing = TypeVar("Thing")
 
@@ -63,7 +71,7 @@ class ModelCopy:
         require_deterministic(live, eval_mode=eval_mode)
         selected = Parameters.select(live, params)
         self._eval_mode, self.owned = eval_mode, copy
-        self.version = 0
+        self.version, self._twice = 0, False
         self._memo: dict[int, Any] = {id(t): t for t in selected.foreign}
         # A tensor can be looked for by identity, but not be an element of a set.
         self._live = [(name, weakref.ref(p)) for name, p in live.named_parameters()]
@@ -236,6 +244,18 @@ class ModelCopy:
         ]
         return [name for leaf, name in ours.items() if leaf in leaves], past
 
+    def require_second(self, gradients: Iterable[Tensor]) -> None:
+        """Refuse, once, gradients with a step that says of itself that it has one derivative.
+
+        PyTorch takes it for a constant, without a word, where nothing else depends on parameters.
+        """
+        if not self._twice and any(node.name() == ERROR for node in _graph_nodes(gradients)):
+            raise NotImplementedError(
+                "model or loss has an operation that is differentiable once, as a custom backward "
+                f"may be: {REMEDY}"
+            )
+        self._twice = True
+
     def patterns(self, params: Sequence[Any], known: Sequence[str]) -> list[str]:
         """Return name patterns for patterns, parts and parameters of the user's model."""
         own = {id(reference()): name for name, reference in self._live}
@@ -271,19 +291,22 @@ def _shapes(model: nn.Module) -> dict[str, torch.Size]:
     return {name: parameter.shape for name, parameter in model.named_parameters()}
 
 
-def _graph_leaves(total: Tensor) -> set[int]:
-    """Return the identities of the tensors that a graph begins with."""
-    waiting, seen, leaves = [total.grad_fn], set(), set[int]()
-    if total.grad_fn is None:
-        return {id(total)}
+def _graph_nodes(tensors: Iterable[Tensor]) -> Iterator[Any]:
+    """Go through all steps of the graphs that tensors come from."""
+    waiting, seen = [tensor.grad_fn for tensor in tensors], set()
     while waiting:
         node = waiting.pop()
         if node is not None and node not in seen:
             seen.add(node)
-            if hasattr(node, "variable"):
-                leaves.add(id(node.variable))
             waiting += [before for before, _ in node.next_functions]
-    return leaves
+            yield node
+
+
+def _graph_leaves(total: Tensor) -> set[int]:
+    """Return the identities of the tensors that a graph begins with."""
+    if total.grad_fn is None:
+        return {id(total)}
+    return {id(node.variable) for node in _graph_nodes([total]) if hasattr(node, "variable")}
 
 
 def _deep_copy(thing: Thing, memo: dict[int, Any]) -> Thing:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from hessence.models._graph_memory import PROBES, chunk_size
-from hessence.models._model_copy import ModelCopy
+from hessence.models._model_copy import REMEDY, ModelCopy
 from hessence.models._parameters import Parameters
 from hessence.models.batch_parts import byte_count
 from hessence.models.criterion import Criterion, PairCriterion, predict
@@ -70,6 +70,7 @@ class HessianGraph(Graph):
             self._gradients = gradients(
                 total, self._leaves, create_graph=True, materialize_grads=True
             )
+            copy.require_second(self._gradients)
         else:
             _require_constant(copy, criterion, batch, total)
             self._gradients = tuple(torch.zeros_like(leaf) for leaf in self._leaves)
@@ -122,6 +123,7 @@ class GgnGraph(Graph):
         self._pulled = gradients(
             prediction, self._leaves, self._dummy, create_graph=True, materialize_grads=True
         )
+        copy.require_second(self._pulled)
 
     def multiply(
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False
@@ -143,9 +145,7 @@ def gradients(*arguments: Any, **options: Any) -> tuple[Any, ...]:
     except RuntimeError as error:
         raise NotImplementedError(
             "model or loss has an operation that PyTorch cannot differentiate twice: "
-            f"{str(error).rstrip('.')}. Write it out in other operations, such as "
-            "(x[:, None] - y).norm(dim=-1) for torch.cdist(x, y), or F.embedding(words, "
-            "weight).mean(1) for an EmbeddingBag, and leave out torch.compile."
+            f"{str(error).rstrip('.')}. {REMEDY}"
         ) from error
 
 
