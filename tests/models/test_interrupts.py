@@ -55,7 +55,9 @@ def settings():
     return (
         cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(),
         torch.utils.checkpoint.CheckpointFunction, torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(), len(_get_current_function_mode_stack()),
+        torch.is_inference_mode_enabled(),
+        # PyTorch may put a mode back on late, which does nothing then.
+        [mode for mode in _get_current_function_mode_stack() if getattr(mode, "active", True)],
         torch.is_autocast_enabled("cpu"), torch._dynamo.eval_frame._stance.stance,
     )  # fmt: skip
 

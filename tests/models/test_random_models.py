@@ -193,7 +193,9 @@ LOSSES = {
 )
 def test_any_model(names, kind, form, memory, options, seed):
     torch.manual_seed(seed)
-    model = Model([ROUND[how](PARTS[name]()) for name, how in names], *options)
+    # A checkpoint that runs a count again has gradients that are those of no loss.
+    parts = [ROUND["alone" if name == "counting" else how](PARTS[name]()) for name, how in names]
+    model = Model(parts, *options)
     loss, real, said = LOSSES[kind]
     x = torch.randn(SAMPLES, TOKENS, 3, dtype=torch.float64)
     y = torch.randn(SAMPLES, 3, dtype=torch.float64) if real else torch.randint(3, (SAMPLES,))

@@ -46,31 +46,43 @@ def with_exact_kernels(function: Callable[..., Any], *arguments: Any) -> Any:
 
     Other threads notice nothing, and neither does this one after an interrupt.
     """
-    recording, before = torch.is_grad_enabled(), _get_current_function_mode_stack()
+    recording, replacements = torch.is_grad_enabled(), _Replacements()
     for device in reduced():
         function = torch.autocast(device, enabled=False)(function)
     try:
-        with outside_inference(), torch.enable_grad(), _Replacements():
+        with outside_inference(), torch.enable_grad(), replacements:
             return function(*arguments)
     finally:
         # An interrupt may have come between a setting and what would undo it.
+        replacements.active = False
         torch.set_grad_enabled(recording)
-        for mode in reversed(_get_current_function_mode_stack()[len(before) :]):
+        while isinstance(mode := _innermost(), _Replacements) and not mode.active:
             mode.__exit__(None, None, None)
 
 
+def _innermost() -> Any:
+    """Return the function mode that is asked first in this thread, or None."""
+    return next(reversed(_get_current_function_mode_stack()), None)
+
+
 class _Replacements(TorchFunctionMode):  # type: ignore[misc]
-    """Calls other functions in place of some of PyTorch's, in this thread."""
+    """Calls other functions in place of some of PyTorch's, in this thread.
+
+    PyTorch takes a mode off for each call and puts it back, after an interrupt perhaps later than
+    the run has ended. So it is idle then, and the next run takes it off.
+    """
+
+    active = True
 
     def __exit__(self, *error: Any) -> None:
-        # PyTorch takes it off for each call, and an interrupt may have come before it was back.
         if self in _get_current_function_mode_stack():
             super().__exit__(*error)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        return REPLACEMENTS.get(func, func)(*args, **(kwargs or {}))
+        replaced = REPLACEMENTS.get(func, func) if self.active else func
+        return replaced(*args, **(kwargs or {}))
 
 
 def _layer_norm(
@@ -195,7 +207,8 @@ def _nothing() -> Iterator[None]:
 
 def _running() -> bool:
     """Whether this thread is in a run."""
-    return any(isinstance(mode, _Replacements) for mode in _get_current_function_mode_stack())
+    modes = _get_current_function_mode_stack()
+    return any(isinstance(mode, _Replacements) and mode.active for mode in modes)
 
 
 _let_checkpoints_rest()
