@@ -201,6 +201,13 @@ def test_what_is_not_ours_is_refused(content, tmp_path):
         hs.load(path)
 
 
+def test_a_trajectory_diverges_at_one_of_its_steps():
+    data = RESULTS["trajectory that diverges"].to_dict()
+    for step in (-1, len(RESULTS["trajectory that diverges"]), 2**31):
+        with pytest.raises(ValueError, match="diverged at none of its steps"):
+            type(RESULTS["trajectory"]).from_dict(data | {"diverged": step})
+
+
 def test_devices_and_pipes_are_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in ("/dev/zero", tmp_path / "pipe", tmp_path):

@@ -154,6 +154,8 @@ class Trajectory(Saved, kind="trajectory"):
         points = {len(np.atleast_1d(values)) for values in numbers.values()}
         if len(points) != 1 or 0 in points or np.ndim(numbers["loss"]) == 0:
             raise ValueError("its lists differ in length")
+        if plain["diverged"] is not None and not 0 <= plain["diverged"] < min(points):
+            raise ValueError("it diverged at none of its steps")
         self._descent, self._names = None, tuple(numbers)
         self.__dict__.update(plain | numbers)
         return self
