@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hessence as hs
+from hessence.networks.two_layer import slicing
 
 
 def instances():
@@ -52,3 +53,30 @@ def test_a_network_with_other_layers_is_refused():
         hs.brackets(hs.ScalarLinear([[1.0]], [[1.0]]), ([1.0], [1.0]))
     with pytest.raises(ValueError, match=r"a pair \(x, y\)"):
         hs.brackets(hs.ScalarLinear([1.0], [1.0]), [1.0, 2.0, 3.0])
+
+
+def relu_network():
+    rng = np.random.default_rng(2)
+    net = hs.TwoLayerReLU(rng.normal(size=(60, 5)), rng.normal(size=(1, 60)))
+    return net, (rng.normal(size=(8, 5)), rng.normal(size=(8, 1)))
+
+
+def test_the_exact_zeros_of_a_wide_relu_network_are_certified():
+    net, data = relu_network()
+    values = np.linalg.eigvalsh(net.hessian(*data).dense())
+    found = hs.brackets(net, data)
+    assert found.zeros == (np.abs(values) < 1e-12 * np.abs(values).max()).sum()
+    assert found.inertia().flat == found.zeros
+
+
+def test_counts_that_sum_far_terms_once_are_the_same(monkeypatch):
+    # As for networks of a million parameters, where summing all at both ends would take long.
+    monkeypatch.setattr(slicing, "QUICK", 0.0)
+    monkeypatch.setattr(slicing, "KEPT", 0)
+    for net, data in (relu_network(), next(iter(instances()))[:2]):
+        values = np.linalg.eigvalsh(net.hessian(*data).dense())
+        for share in (0.0, 0.5):
+            monkeypatch.setattr(slicing, "NEAR", share)
+            found = hs.brackets(net, data)
+            for at in np.random.default_rng(0).choice(values, 8) * 1.01 + 1e-3:
+                assert found.count(-np.inf, at) == (values <= at).sum()
