@@ -55,10 +55,20 @@ class Softmax:
     def weights(self, scores: Array, keys: Array) -> tuple[Array, Array]:
         """Return the softmax, and the place (..., n, 1) of the largest score in each row."""
         xp = api.array_namespace(scores)
-        seen = xp.where(keys, scores, xp.min(scores, axis=-1, keepdims=True) + 0 * scores)
-        top = xp.argmax(seen, axis=-1, keepdims=True)
-        raw = xp.where(keys, xp.exp(from_top(seen, top)), 0 * scores)
+        masked = scores if bool(xp.all(keys)) else xp.where(keys, scores, -xp.inf + 0 * scores)
+        top = xp.argmax(masked, axis=-1, keepdims=True)
+        raw = xp.exp(masked - xp.take_along_axis(masked, top, axis=-1))
         return raw / xp.sum(raw, axis=-1, keepdims=True), top
+
+    def moments(self, scores: Array, tokens: Array, keys: Array) -> tuple[Array, Array, Array]:
+        """Return mean, variance and third central moment of tokens under each row, (..., n)."""
+        xp, (weights, top) = api.array_namespace(scores), self.weights(scores, keys)
+        highest = xp.take_along_axis(xp.broadcast_to(tokens, scores.shape), top, axis=-1)
+        gap = tokens - highest
+        mean = xp.sum(weights * gap, axis=-1, keepdims=True)
+        gap = gap - mean
+        square = weights * gap * gap
+        return (highest + mean)[..., 0], xp.sum(square, axis=-1), xp.sum(square * gap, axis=-1)
 
 
 def from_top(values: Array, top: Array) -> Array:
@@ -68,7 +78,8 @@ def from_top(values: Array, top: Array) -> Array:
     beside the values themselves: seen from that token they keep their digits.
     """
     xp = api.array_namespace(values)
-    return values - xp.take_along_axis(values, top, axis=-1)
+    whole = xp.broadcast_to(values, (*top.shape[:-1], values.shape[-1]))
+    return values - xp.take_along_axis(whole, top, axis=-1)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from hessence._common.arrays import Array, floating, require_same_shape, require
 from hessence.data.losses import PointwiseLoss
 from hessence.networks.attention._descent import AttentionDescent
 from hessence.networks.attention._rounding import scalar_errors
-from hessence.networks.attention.activations import Softmax, as_activation, from_top
+from hessence.networks.attention.activations import Softmax, as_activation
 from hessence.networks.attention.attention_hessian import AttentionBounds, AttentionHessian, Scalars
 from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
 from hessence.networks.attention.edge import Edge, find_edge
@@ -170,14 +170,8 @@ class SelfAttention(AttentionNetwork):
         first, second = self._scalars(batch, pointwise)
         moments: tuple[Any, ...] = (None, None, None)
         if isinstance(self._rows, Softmax):
-            xp = api.array_namespace(self.w_q)
             scores, _ = self._scores(batch, self._gram.inner, self.sink)
-            weights, top = self._rows.weights(scores, batch.keys)
-            tokens = 0 * scores + batch.x[:, None, :]
-            gap = from_top(tokens, top)
-            gap = gap - xp.sum(weights * gap, axis=-1, keepdims=True)
-            central = (xp.sum(weights * gap**k, axis=-1) for k in (2, 3))
-            moments = (xp.sum(weights * tokens, axis=-1), *central)
+            moments = self._rows.moments(scores, batch.x[:, None, :], batch.keys)
         return AttentionStatistics(*first.plus(second), *moments)
 
     def bounds(self, x: Array, y: Array, *, mask: Array = None) -> AttentionBounds:
@@ -248,7 +242,7 @@ class SelfAttention(AttentionNetwork):
             scores = scores + self.score_bias
         if sink is not None:
             scores = scores + sink[..., None, None, None] * batch.first
-        return scores, 0 * scores + direction
+        return scores, direction
 
     def _responses(
         self, batch: Sequences, inner: Array = None, sink: Array = None
@@ -270,14 +264,13 @@ class SelfAttention(AttentionNetwork):
             h, first, second = (xp.concat(part, axis=0) for part in zip(*some, strict=True))
             return h, first, second
         scores, direction = self._scores(batch, inner, sink)
-        parts = self._rows.along(scores, direction, batch.keys)
-        tokens = moved = 0 * scores + batch.x[:, None, :]
+        tokens = batch.x[:, None, :]
         if isinstance(self._rows, Softmax):
-            # Weights add up to 1, so that their derivatives see differences of tokens only.
-            moved = from_top(tokens, self._rows.weights(scores, batch.keys)[1])
-        h, first, second = (
-            xp.sum(a * x, axis=-1) for a, x in zip(parts, (tokens, moved, moved), strict=True)
-        )
+            h, variance, third = self._rows.moments(scores, tokens, batch.keys)
+            slope = int(self.w_q.shape[-1]) ** -0.5 * batch.x
+            return h, slope * variance, slope * slope * third
+        parts = self._rows.along(scores, direction, batch.keys)
+        h, first, second = (xp.sum(a * tokens, axis=-1) for a in parts)
         return h, first, second
 
     # The loss and its derivatives in (w_V, t), here or at other values of the two.
