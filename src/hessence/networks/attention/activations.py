@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import array_api_compat as api
+import numpy as np
 
 from hessence._common.arrays import Array
 from hessence.data.losses import sigmoid
@@ -78,8 +79,9 @@ def from_top(values: Array, top: Array) -> Array:
     beside the values themselves: seen from that token they keep their digits.
     """
     xp = api.array_namespace(values)
-    whole = xp.broadcast_to(values, (*top.shape[:-1], values.shape[-1]))
-    return values - xp.take_along_axis(whole, top, axis=-1)
+    lead = np.broadcast_shapes(tuple(values.shape[:-1]), tuple(top.shape[:-1]))
+    whole = xp.broadcast_to(values, (*lead, values.shape[-1]))
+    return values - xp.take_along_axis(whole, xp.broadcast_to(top, (*lead, 1)), axis=-1)
 
 
 @dataclass(frozen=True)
