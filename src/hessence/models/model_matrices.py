@@ -81,6 +81,16 @@ class ModelGgn(ModelOperator):
 
         J is the Jacobian of the predictions in the parameters. Rows and columns are the outputs of
         the first sample, of the second, and so on.
+
+        Examples
+        --------
+        >>> import torch, hessence as hs
+        >>> _ = torch.manual_seed(0)
+        >>> layers = torch.nn.Linear(3, 50), torch.nn.Tanh(), torch.nn.Linear(50, 2)
+        >>> data = torch.randn(4, 3).double(), torch.randn(4, 2).double()
+        >>> G = hs.ggn(torch.nn.Sequential(*layers).double(), data)
+        >>> G.kernel().shape, len(G.spectrum()), G.spectrum().rank()
+        (torch.Size([8, 8]), 302, 8)
         """
         try:
             return kernel(self)
@@ -220,7 +230,8 @@ def ggn(
     cross-entropy and binary cross-entropy, and exact by automatic differentiation for others.
 
     Parameters and result are as for ``hs.hessian``; a closure is refused, since it does not tell
-    where the model ends and the loss begins.
+    where the model ends and the loss begins. ``G.spectrum()`` has every eigenvalue, exactly, up to
+    4096 predicted numbers; ``G.kernel()`` is the neural tangent kernel.
 
     Examples
     --------
