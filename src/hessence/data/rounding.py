@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
@@ -122,7 +123,8 @@ def moved_derivatives(
     for derivative in (loss.first, loss.second):
         here = derivative(f, y)
         size = np.abs(to_numpy(here).astype(np.float64))
-        off = 8 * epsilon(f) * size
+        # A derivative of a saturated loss may fall below the smallest number there is.
+        off = 8 * epsilon(f) * size + float(api.array_namespace(f).finfo(f.dtype).smallest_normal)
         for step in steps:
             there = derivative(f + like(step, f), y)
             off = off + np.abs(to_numpy(there - here).astype(np.float64))

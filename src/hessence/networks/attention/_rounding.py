@@ -73,7 +73,7 @@ def _responses(net: Any, batch: Sequences, share: float) -> list[Known]:
         top = net._rows.weights(scores, batch.keys)[1]
         whole = 0 * scores + batch.x[:, None, :]
         moved, along = (np.abs(_plain(from_top(a, top))) for a in (whole, 0 * scores + direction))
-        weights = np.abs(parts[0])
+        weights = np.abs(parts[0]) + _vanishing(batch) / units
         reach = along + (weights * along).sum(axis=-1, keepdims=True)
         spread = (weights * reach**2).sum(axis=-1, keepdims=True)
         sizes = [weights, weights * reach, weights * (reach**2 + spread)]
@@ -99,6 +99,11 @@ def _product(share: float, *factors: Known) -> Known:
     return size, off + share * size
 
 
+def _vanishing(batch: Sequences) -> float:
+    """Return what an attention weight may be that is rounded to zero."""
+    return float(api.array_namespace(batch.x).finfo(batch.x.dtype).smallest_normal)
+
+
 def _plain(array: Array) -> Numbers:
     return to_numpy(array).astype(np.float64)
 
@@ -113,6 +118,7 @@ def layer_sizes(net: Any, batch: Sequences, loss: PointwiseLoss) -> TokenMoments
     share = spacing * (64 + 2 * terms(max(map(int, (*batch.x.shape, *net.W_q.shape)))))
     x, W_v, W_q, W_k = (abs(constant(a)) for a in (batch.x, net.W_v, net.W_q, net.W_k))
     attention, top = net._weights_and_top(batch)
+    attention = constant(attention) + _vanishing(batch) / share
     sizes = net._scale * xp.matmul(xp.matmul(x, W_q), transpose(xp.matmul(x, W_k)))
     worst = xp.max(sizes + abs(net.sink) * batch.first, axis=-1, keepdims=True)
     share = share * (1 + 8 * worst)
