@@ -280,7 +280,9 @@ class _Search:
         sizes[-1] = self.size
         defect = max((r / size for r, size in zip(rests, sizes, strict=True) if size), default=0.0)
         *singular, variance, gradient = picked
-        aligned = defect <= TOLERANCE * self.precision
+        # Nearly aligned layers may join two modes that cross one layer both.
+        whole = all((row >= 0).sum() == len(basis) for row, basis in zip(place, bases, strict=True))
+        aligned = whole and defect <= TOLERANCE * self.precision
         return Modes(
             bases,
             place,
