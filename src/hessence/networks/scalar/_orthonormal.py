@@ -152,6 +152,9 @@ class Orthonormal:
         upper, lower = values[..., 0], values[..., 1]
         outer = xp.where(xp.abs(upper) < xp.abs(lower), lower, upper)
         w, V, s = (constant(a) for a in (self.H.w, self.H.V, self.H.loss_hessian))
+        # At size 1, where the rounding of a product does not underflow; by a power of two, exactly.
+        scale = 2.0 ** xp.floor(xp.log2(nonzero(xp.max(xp.abs(s), axis=(-2, -1)))))
+        s = s / scale[..., None, None]
         first, lost = exact_product(s[..., 0, 0], s[..., 1, 1])
         second, lost_too = exact_product(s[..., 0, 1], s[..., 0, 1])
         of_s = (first - second) + (lost - lost_too)
@@ -161,7 +164,7 @@ class Orthonormal:
         across = b - share[..., None] * v
         size = nonzero(ww + vv + bb)
         of_n = ww + (vv / size) * xp.vecdot(across, across)
-        inner = of_s * (of_n / nonzero(outer / size))
+        inner = of_s * (of_n / nonzero(outer / scale / size)) * scale
         return xp.stack([xp.maximum(outer, inner), xp.minimum(outer, inner)], axis=-1)
 
     @cached_property
