@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import MethodType
 
 import numpy as np
 import pytest
@@ -292,7 +293,8 @@ def frozen():
 
 def patched():
     model = chain(2, 9, 2)
-    model[0].forward = lambda x: x @ model[0].weight.T
+    layer = model[0]
+    layer.forward = MethodType(lambda layer, x: x @ layer.weight.T, layer)
     return model
 
 
