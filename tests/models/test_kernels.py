@@ -222,3 +222,15 @@ def test_settings_of_the_process_outlast_no_run():
     assert settings() == before
     for i, image in enumerate(found):
         assert_same(image, expected[i % 4])
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": numbers(3, 3, seed=7)},
+    {"attn_mask": torch.ones(3, 3, dtype=torch.bool).tril()},
+    {"attn_mask": torch.tensor([[False] * 3, [True, False, True], [True] * 3])},
+], ids=str)  # fmt: skip
+def test_attention_is_pytorchs(options):
+    q, k, v = (numbers(2, 2, 3, 4, seed=i) for i in range(3))
+    ours = with_exact_kernels(lambda: F.scaled_dot_product_attention(q, k, v, **options))
+    theirs = F.scaled_dot_product_attention(q, k, v, **options)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)

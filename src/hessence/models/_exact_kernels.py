@@ -131,6 +131,10 @@ def _attention(
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        # Which is to be seen, not what is to be added.
+        hidden = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = hidden.masked_fill(~attn_mask, float("-inf"))
     found: Tensor = torch.ops.aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )[0]
