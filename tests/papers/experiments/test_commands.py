@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -287,7 +288,8 @@ def test_changed_settings_have_a_folder_of_their_own_and_say_so(tmp_path, capsys
     folder = tmp_path / "sleeper--tasks=3"
     assert "with tasks = 3" in (folder / "figure.svg").read_text(encoding="utf-8")
     assert "with tasks" not in (tmp_path / "sleeper" / "figure.svg").read_text(encoding="utf-8")
-    command = f"hessence reproduce {SLEEPER} --preset tiny --set tasks=3 --seed 7"
+    where = shlex.quote(str(SLEEPER))
+    command = f"hessence reproduce {where} --preset tiny --set tasks=3 --seed 7"
     assert json.loads((folder / "settings.json").read_text())["command"] == command
     assert main(["report", str(tmp_path), "--no-claims"]) == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -165,7 +165,8 @@ def test_sinks_in_a_checkpoint(tmp_path, capsys, monkeypatch):
     small = ("checkpoint=small.bin", "context=8", "sequences=2", "probes=2", "products=8",
              "outliers=1", "attention=0.9")  # fmt: skip
     assert reproduce("language-model-sinks", "paper", tmp_path / "out", *small) == 0
-    with (tmp_path / "out" / "language-model-sinks" / "records.csv").open(encoding="utf-8") as rows:
+    (folder,) = (tmp_path / "out").iterdir()
+    with (folder / "records.csv").open(encoding="utf-8") as rows:
         (record,) = csv.DictReader(rows)
     shares = json.loads(record["attention"])
     assert shares[-1] == pytest.approx(0.9, abs=1e-3)
