@@ -165,7 +165,7 @@ def test_sinks_in_a_checkpoint(tmp_path, capsys, monkeypatch):
     small = ("checkpoint=small.bin", "context=8", "sequences=2", "probes=2", "products=8",
              "outliers=1", "attention=0.9")  # fmt: skip
     assert reproduce("language-model-sinks", "paper", tmp_path / "out", *small) == 0
-    (folder,) = (tmp_path / "out").iterdir()
+    (folder,) = (tmp_path / "out").glob("language-model-sinks*")
     with (folder / "records.csv").open(encoding="utf-8") as rows:
         (record,) = csv.DictReader(rows)
     shares = json.loads(record["attention"])
