@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import hessence as hs
+from hessence.models import _exact_kernels
 from tests.models.market import MODELS, numbers, problem
 
 
@@ -333,3 +334,13 @@ def test_a_loss_that_is_random_has_no_products(operator, memory):
         with pytest.raises(ValueError, match="model: the loss changes from one evaluation"):
             use()
     assert not H.check().deterministic
+
+
+def test_a_wrong_stand_in_for_a_kernel_is_noticed(monkeypatch):
+    """Products and finite differences both use it, and agree."""
+    monkeypatch.setitem(_exact_kernels.REPLACEMENTS, F.layer_norm, lambda x, *_, **__: 2 * x)
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 1)).double()
+    data = torch.randn(8, 3).double(), torch.randn(8, 1).double()
+    checked = hs.hessian(model, data, nn.MSELoss()).check()
+    assert not checked.passed
+    assert "not the loss that PyTorch computes" in checked.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -33,6 +34,14 @@ COUPLED = (
     "predictions for two batches together are not those for each: the model normalises over the "
     "batch, or its samples interact in another way, so the loss depends on how they are batched; "
     "give all data as one batch."
+)
+
+SAME_LOSS = 1e-4
+"""How much the loss may differ between kernels, beside its own size and one for each sample."""
+
+OTHER_LOSS = (
+    "the loss as it is differentiated is not the loss that PyTorch computes: a kernel that stands "
+    "in for one of PyTorch's is wrong for this model. Please report it."
 )
 
 Moved = Callable[[Problem, Any, ModelCopy], Sequence[Tensor]]
@@ -85,7 +94,22 @@ class BatchCheck:
         total, _ = problem.copy.run(problem.criterion.total, self._batch)
         finite = math.isfinite(float(total.detach())) and math.isfinite(size)
         steady = problem.is_steady(self._batch)
-        return outcome(steady, finite, symmetry, difference, uncertainty, u.dtype)
+        found = outcome(steady, finite, symmetry, difference, uncertainty, u.dtype)
+        if found.passed and not self._is_pytorchs():
+            return replace(found, passed=False, message=OTHER_LOSS)
+        return found
+
+    def _is_pytorchs(self) -> bool:
+        """Whether kernels with second derivatives compute the loss that PyTorch's own do.
+
+        Finite differences use the same kernels as products do, and would not tell.
+        """
+        copy, loss = self._problem.copy, self._problem.criterion.total
+        (mine, count), (theirs, _) = (
+            [float(torch.as_tensor(value).detach()) for value in run(loss, self._batch)]
+            for run in (copy.run, copy.run_plainly)
+        )
+        return abs(mine - theirs) <= SAME_LOSS * (abs(theirs) + abs(count))
 
     @property
     def _is_the_models(self) -> bool:

@@ -140,11 +140,18 @@ class ModelCopy:
 
         The arguments are copied, since a model may write to its inputs.
         """
+        return self._run(with_exact_kernels, function, arguments)
+
+    def run_plainly(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call function(model, *arguments) with PyTorch's own kernels."""
+        return self._run(lambda call: call(), function, arguments)
+
+    def _run(self, within: Callable[..., Any], function: Callable[..., Any], arguments: Any) -> Any:
         with self._lock:
             lowered = self._begin()
             try:
                 self._in_use = True
-                return with_exact_kernels(lambda: function(self.model, *copied(arguments)))
+                return within(lambda: function(self.model, *copied(arguments)))
             except RuntimeError as error:
                 self._require_same_precision(arguments, error)
                 raise
