@@ -290,6 +290,13 @@ def test_bad_input_gets_a_sentence():
         found.refine(0)
 
 
+def test_a_share_of_the_data_has_no_brackets(monkeypatch):
+    model, data = network()
+    monkeypatch.setattr("hessence.models.data.parallel", lambda: True)
+    with pytest.raises(ValueError, match="brackets need all of them in one"):
+        hs.brackets(model, data)
+
+
 def test_a_kink_is_warned_of():
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)).double()
     with torch.no_grad():

@@ -185,7 +185,7 @@ class _Losses:
         u = torch.from_numpy(drawn)
         whole = hessian(u.reshape(z.shape)).reshape(len(z), outputs)
         gap = (whole - (blocks @ u[..., None])[..., 0]).abs().max()
-        if gap > CONFIRMED * blocks.abs().max():
+        if not gap <= CONFIRMED * blocks.abs().max():
             raise NotTwoLayersError("the loss does not treat each sample on its own")
         return (blocks + blocks.transpose(1, 2)) / 2
 

@@ -71,8 +71,8 @@ def brackets(
     Raises
     ------
     ValueError
-        If the loss is not convex, or if samples × outputs are more than 16384, or than 4096 for a
-        model that is not two layers.
+        If the loss is not convex, if samples × outputs are more than 16384, or than 4096 for a
+        model that is not two layers, or if the data are shared among processes.
 
     Warns
     -----
@@ -110,8 +110,11 @@ def brackets(
     from hessence.models._dual_brackets import dual_brackets
     from hessence.models._problem import Problem
     from hessence.models._two_layer_model import NotTwoLayersError, read, widened
+    from hessence.models.data import parallel
     from hessence.models.model_matrices import hessian
 
+    if parallel():
+        raise ValueError("data are shared among processes, and brackets need all of them in one.")
     problem = Problem(
         model, data, loss, params, reduction, eval_mode, memory, None, False, copy
     ).doubled()
