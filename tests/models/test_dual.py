@@ -56,6 +56,14 @@ def test_little_memory(name, bytes_, monkeypatch):
     assert_same(G.kernel(), dense_kernel(made), 1e-14)
 
 
+def test_a_kernel_that_does_not_fit(monkeypatch):
+    made = case("twice")
+    G = hs.ggn(made.model, made.data, made.loss)
+    monkeypatch.setattr(_dual, "available", lambda reference: 100.0)
+    with pytest.raises(ValueError, match="the kernel of all of them would take"):
+        G.kernel()
+
+
 def test_all_eigenvectors_are_a_basis():
     made = case("twice")
     s = hs.ggn(made.model, made.data, made.loss).spectrum()

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessence._common.device import budget
+from hessence._common.device import available, budget
 from hessence.models._gram import Rows
 from hessence.models._jacobian import Jacobian
 from hessence.models.criterion import PairCriterion
@@ -45,8 +45,21 @@ class NoDual(Exception):  # noqa: N818 - an ordinary answer, not a mistake of th
 
 
 def kernel(G: Any) -> Tensor:
-    """Return J Jᵀ of a model's Gauss–Newton matrix, (N, N)."""
-    return _rows(G).gram()
+    """Return J Jᵀ of a model's Gauss–Newton matrix, (N, N).
+
+    Raises
+    ------
+    NoDual
+        If it does not fit into memory.
+    """
+    rows, reference = _rows(G), G.reference
+    needed = float(rows.count) ** 2 * reference.itemsize
+    if needed > available(reference):
+        raise NoDual(
+            f"there are {rows.count} predicted numbers, and the kernel of all of them would take "
+            f"{needed / 1e9:.0f} GB."
+        )
+    return rows.gram()
 
 
 def dual_spectrum(G: Any) -> Spectrum:
@@ -66,7 +79,7 @@ def dual_spectrum(G: Any) -> Spectrum:
     gram = factors.between(rows.gram())
     dual = Dual(G, gram, factors)
     dual.require_agreement()
-    found = Spectrum(dual.families(), "dual")
+    found = Spectrum(dual.families(), "dual", defect=dual.defect)
     found.reason = f"{THEOREM}."
     return found
 
@@ -188,6 +201,12 @@ class Dual:
     def rank(self) -> int:
         """How many eigenvalues are not zero."""
         return len(self._values)
+
+    @property
+    def defect(self) -> float:
+        """What solving the dual may do to an eigenvalue: a family knows of its own order only."""
+        largest = float(self._values[0]) if self.rank else 0.0
+        return len(self._gram) * torch.finfo(self._gram.dtype).eps * largest
 
     def families(self) -> list[Subspaces]:
         """Return the range, eigenvector by eigenvector, and the flat rest."""
