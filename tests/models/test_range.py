@@ -206,6 +206,10 @@ def test_files_and_tables(tmp_path, seeded):
     ]
     found.save(tmp_path / "flat.json")
     assert hs.load(tmp_path / "flat.json") == found
+    data = found.to_dict()
+    data["layers"][0]["flat"] = "24"
+    with pytest.raises(ValueError, match="flat is not what it should be"):
+        hs.FlatDirections.from_dict(data)
 
 
 def test_many_samples_are_not_looked_at_in_vain(monkeypatch, seeded):

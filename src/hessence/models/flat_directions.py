@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from hessence._common.files import Saved
+from hessence._common.schema import require_fields
 from hessence.models._range import HessianRange, NoRange
 from hessence.models.criterion import Reduction
 from hessence.models.model_matrices import hessian
@@ -62,6 +63,8 @@ class FlatDirections(Saved, kind="flat-directions"):
 
     @classmethod
     def _rebuilt(cls, data: dict[str, Any]) -> Self:
+        for layer in data["layers"]:
+            require_fields(FlatLayer, layer)
         return cls(tuple(FlatLayer(**layer) for layer in data["layers"]))
 
     def __repr__(self) -> str:
