@@ -206,7 +206,7 @@ class Dual:
     def defect(self) -> float:
         """What solving the dual may do to an eigenvalue: a family knows of its own order only."""
         largest = float(self._values[0]) if self.rank else 0.0
-        return len(self._gram) * torch.finfo(self._gram.dtype).eps * largest
+        return len(self._gram) * float(torch.finfo(self._gram.dtype).eps) * largest
 
     def families(self) -> list[Subspaces]:
         """Return the range, eigenvector by eigenvector, and the flat rest."""
