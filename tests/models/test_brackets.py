@@ -14,10 +14,16 @@ from torch import nn
 
 import hessence as hs
 
+
+class Modulus(nn.Module):
+    def forward(self, z):
+        return z.abs()
+
+
 ACTIVATIONS = {
     "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU, "softplus": nn.Softplus,
     "sigmoid": nn.Sigmoid, "relu": nn.ReLU, "leaky": lambda: nn.LeakyReLU(0.1), "elu": nn.ELU,
-    "in place": lambda: nn.ReLU(inplace=True), "identity": nn.Identity,
+    "in place": lambda: nn.ReLU(inplace=True), "identity": nn.Identity, "abs": Modulus,
 }  # fmt: skip
 
 
@@ -265,7 +271,21 @@ class Norm(nn.Module):
         return self.b(torch.tanh(z) / z.square().sum())
 
 
-@pytest.mark.parametrize("model", [Softened(), Norm()])
+def between(mixing, width=4):
+    """Two layers with a mixture of hidden units between them that needs their shape."""
+    return nn.Sequential(nn.Linear(3, 4), mixing, nn.Linear(width, 2)).double()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Softened(),
+        Norm(),
+        between(nn.LayerNorm(4, elementwise_affine=False)),
+        between(nn.Softmax(dim=1)),
+        between(nn.GLU(), 2),
+    ],
+)
 def test_what_mixes_hidden_units_is_no_activation(model):
     data = torch.randn(6, 3).double(), torch.randn(6, 2).double()
     found = hs.brackets(model, data, nn.MSELoss())
