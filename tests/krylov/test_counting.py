@@ -39,7 +39,7 @@ def test_the_truth_is_inside_everywhere(spectrum, probes, steps):
         assert (share <= upper + 1e-12).all()
         assert (np.diff(lower[np.argsort(x)]) >= 0).all()
         assert (lower[-1], upper[-1], lower[-2], upper[-2]) == (1.0, 1.0, 0.0, 0.0)
-        wider, narrower = density.share(x, 0.999), density.share(x, 0.5)
+        wider, narrower = density.share(x, level=0.999), density.share(x, level=0.5)
         assert (wider[0] <= lower).all()
         assert (lower <= narrower[0]).all()
         assert (narrower[1] <= upper).all()
@@ -103,6 +103,11 @@ def test_known_eigenvalues_are_counted_exactly():
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         arguments(hs.density(np.eye(9)))
+
+
+def test_a_second_number_is_no_level():
+    with pytest.raises(TypeError, match="positional"):
+        hs.density(np.eye(9)).share(0.1, 0.9)
 
 
 @pytest.mark.slow

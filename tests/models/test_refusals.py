@@ -277,6 +277,31 @@ def test_data_that_are_not_finite(operator):
             use()
 
 
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.CrossEntropyLoss()])
+@pytest.mark.parametrize("which", [0, 1])
+def test_duals_of_data_that_are_not_finite(loss, which):
+    data = torch.randn(5, 2), torch.rand(5, 3)
+    data[which][3, 1] = float("nan")
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3))
+    G, uses = hs.ggn(model, data, loss), [lambda: hs.brackets(model, data, loss)]
+    # The Jacobian is without targets, and so is the Hessian of a squared error in the predictions.
+    uses += [lambda: G.kernel()] if which == 0 else []
+    uses += [lambda: G.spectrum()] if which == 0 or isinstance(loss, nn.CrossEntropyLoss) else []
+    for use in uses:
+        with pytest.raises(ValueError, match="NaN or infinity: data holds NaN"):
+            use()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_model_where_its_operator_belongs(exact):
+    model = nn.Sequential(nn.Linear(2, 3), nn.Identity() if exact else nn.Tanh(), nn.Linear(3, 1))
+    s = hs.spectrum(model, (torch.randn(5, 2), torch.randn(5, 1)))
+    assert s.exact is exact
+    for use in (s.verify, hs.density, hs.eigenpairs):
+        with pytest.raises(TypeError, match=r"H must be .*got Sequential"):
+            use(model)
+
+
 def test_predictions_that_are_not_tensors():
     model = nn.GRU(2, 3)
     data = torch.randn(5, 4, 2), torch.randn(5, 4, 3)

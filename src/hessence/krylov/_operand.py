@@ -66,7 +66,8 @@ def operand(H: Any, v0: Any = None) -> Operand:
     """
     if not hasattr(H, "shape") or not hasattr(type(H), "__matmul__"):
         raise TypeError(
-            f"H must be a matrix or an operator with .shape and @, got {type(H).__name__}."
+            f"H must be a matrix or an operator with .shape and @, got {type(H).__name__}; "
+            "for a model, give hs.hessian(model, data, loss)."
         )
     shape = tuple(int(length) for length in H.shape)
     if len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape:

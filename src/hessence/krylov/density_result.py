@@ -122,7 +122,7 @@ class Density(Saved, kind="density"):
         error = self._rules.standard_error((shares * (images - mean) ** 2).sum())
         return float(mean * peak), float(error * peak)
 
-    def share(self, x: Any, level: float = 0.95) -> tuple[Any, Any]:
+    def share(self, x: Any, *, level: float = 0.95) -> tuple[Any, Any]:
         """Return proved bounds on the share of eigenvalues that are at most x.
 
         They hold for all x at once, but for a probability of 1 − `level`; where all eigenvalues are
@@ -160,7 +160,7 @@ class Density(Saved, kind="density"):
             return float(lower[0]), float(upper[0])
         return lower.reshape(places.shape), upper.reshape(places.shape)
 
-    def count(self, a: float, b: float, level: float = 0.95) -> tuple[int, int]:
+    def count(self, a: float, b: float, *, level: float = 0.95) -> tuple[int, int]:
         """Return the fewest and the most eigenvalues that can be in (a, b], see ``share``.
 
         Examples
@@ -173,7 +173,7 @@ class Density(Saved, kind="density"):
         """
         if not a < b:
             raise ValueError(f"a must be less than b, got a = {a!r} and b = {b!r}.")
-        lower, upper = self.share([a, b], level)
+        lower, upper = self.share([a, b], level=level)
         # Whole numbers, with an allowance for the rounding of their shares.
         slack = 1e-9 * self.size + 1e-6
         least, most = np.ceil(self.size * lower - slack), np.floor(self.size * upper + slack)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hessence._common.arrays import NotFiniteError
 from hessence._common.device import available, budget
 from hessence.models._gram import Rows
 from hessence.models._jacobian import Jacobian
@@ -91,7 +92,15 @@ def _rows(G: Any) -> Rows:
     if G.problem.batches.kept is None:
         raise NoDual("the data do not fit into memory= at once, which the dual needs.")
     G.problem.require_steady()
-    return Rows(G.problem, G._chosen)
+    rows = Rows(G.problem, G._chosen)
+    _require_finite(G, rows.predictions, "the predictions contain")
+    return rows
+
+
+def _require_finite(G: Any, tensors: list[Tensor], said: str) -> None:
+    """Refuse NaN and infinity, which no solver takes, and say where they come from."""
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+        raise NotFiniteError(f"{said} NaN or infinity: {G._culprit()}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,10 +150,10 @@ def _loss_factors(G: Any, rows: Rows) -> LossFactors:
     divisor = G._divisor(sum(criterion.count(*pair) for pair in pairs))
     samples = [n if criterion.separable else 1 for n in rows.samples]
     blocks = [
-        _root(_loss_blocks(criterion, *pair, n) / divisor)
-        for pair, n in zip(pairs, samples, strict=True)
+        _loss_blocks(criterion, *pair, n) / divisor for pair, n in zip(pairs, samples, strict=True)
     ]
-    return LossFactors(blocks)
+    _require_finite(G, blocks, "the Hessian of the loss at the predictions contains")
+    return LossFactors([_root(block) for block in blocks])
 
 
 def _loss_blocks(criterion: PairCriterion, prediction: Tensor, target: Any, samples: int) -> Tensor:

@@ -61,6 +61,19 @@ class Certificate(Saved, kind="certificate"):
         return f"residual {self.residual:.1e} over {self.vectors} vectors, {', '.join(said)}"
 
 
+def require_operator(H: Any, size: int, what: str) -> None:
+    """Refuse what is no operator or matrix of this size."""
+    if not hasattr(H, "shape"):
+        raise TypeError(
+            "H must be an operator or a matrix, such as hs.hessian(model, data, loss), "
+            f"got {type(H).__name__}."
+        )
+    if tuple(H.shape) != (size, size):
+        raise ValueError(
+            f"H must have shape {(size, size)} to match the {what}, got {tuple(H.shape)}."
+        )
+
+
 def certify(spectrum: Any, H: Any, *, samples: int, rng: Any) -> Certificate:
     """Test eigenvectors, trace and squared norm of a spectrum against an operator."""
     if samples < 1:
@@ -68,11 +81,7 @@ def certify(spectrum: Any, H: Any, *, samples: int, rng: Any) -> Certificate:
     values = to_numpy(spectrum.values)
     if values.ndim > 1:
         raise ValueError("verify takes one network at a time; pick one of the batch first.")
-    if tuple(H.shape) != (len(spectrum), len(spectrum)):
-        raise ValueError(
-            f"H must have shape {(len(spectrum), len(spectrum))} to match the spectrum, "
-            f"got {tuple(H.shape)}."
-        )
+    require_operator(H, len(spectrum), "spectrum")
     norm = float(to_numpy(spectrum.norm))
     source = generator(rng)
     residual, columns = 0.0, []

@@ -17,7 +17,7 @@ from hessence._common.schema import as_dtype, require_fields, require_shapes
 from hessence.krylov.density_result import Density
 from hessence.krylov.outcome import Outcome
 from hessence.krylov.request import require_top
-from hessence.spectra.certificate import Certificate, overlap
+from hessence.spectra.certificate import Certificate, overlap, require_operator
 from hessence.spectra.result import SpectralResult, UnknownLabelError
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Eigenspace, Subspaces
@@ -190,11 +190,7 @@ class Estimate(SpectralResult, kind="estimate"):
                 "these eigenvectors are gone: an estimate read from a file keeps eigenvalues and "
                 "errors only; compute it again to get vectors."
             )
-        if tuple(H.shape) != (self.size, self.size):
-            raise ValueError(
-                f"H must have shape {(self.size, self.size)} to match the estimate, "
-                f"got {tuple(H.shape)}."
-            )
+        require_operator(H, self.size, "estimate")
         defects = to_numpy(H @ self.eigenvectors - self.eigenvalues * self.eigenvectors)
         worst = float(np.linalg.norm(defects.astype(np.float64), axis=0).max())
         overlaps = overlap(to_numpy(self.eigenvectors))

@@ -267,7 +267,10 @@ class Spectrum(SpectralResult, kind="spectrum"):
                 raise ValueError("a network is verified with its data: s.verify(net, x, y).")
             H = GradientDifferences(H, *data, **options)
         elif data or options:
-            raise ValueError("data come with a network, s.verify(net, x, y), not with an operator.")
+            raise ValueError(
+                "data come with a network of this library, s.verify(net, x, y), not with an "
+                "operator; a PyTorch model is given by its own, s.verify(hs.hessian(model, data))."
+            )
         return certify(self, H, samples=samples, rng=rng)
 
     def to_dict(self) -> dict[str, Any]:
