@@ -310,6 +310,18 @@ def test_bad_input_gets_a_sentence():
         found.refine(0)
 
 
+def test_a_loss_that_is_convex_but_for_little_is_refused():
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    x = torch.randn(5, 3).double()
+    data = x, model(x).detach()
+
+    def bent(f, y, share=-1e-13):
+        return ((f - y).square() * torch.tensor([1.0, share])).sum(1).mean()
+
+    with pytest.raises(ValueError, match=r"convex in the predictions .* eigenvalue -4e-14"):
+        hs.brackets(model, data, bent)
+
+
 def test_a_share_of_the_data_has_no_brackets(monkeypatch):
     model, data = network()
     monkeypatch.setattr("hessence.models.data.parallel", lambda: True)

@@ -28,9 +28,6 @@ MOST_DUAL = 2**14
 PROBED = 4096
 """How many pre-activations tell how large the derivatives of an activation are."""
 
-CONVEX = 1e-10
-"""A loss Hessian with an eigenvalue below minus this share of the largest is not convex's."""
-
 
 @dataclass(frozen=True, eq=False)
 class GaussNewton:
@@ -165,7 +162,8 @@ def _roots(hessian: Numbers) -> Numbers:
     else:
         values, vectors = np.linalg.eigh(hessian)
     lowest, largest = float(values.min()), float(np.abs(values).max())
-    if lowest < -CONVEX * largest:
+    # What is more negative than rounding makes it is no rounding, and bounds would not hold.
+    if lowest < -(ULPS + 8 * hessian.shape[-1]) * UNIT * largest:
         raise ValueError(
             "loss must be convex in the predictions for brackets, but its second derivative at "
             f"them has the eigenvalue {lowest:.3g}; hs.spectrum takes any loss."
