@@ -20,6 +20,7 @@ from hessence._common.arrays import NotFiniteError
 from hessence._common.device import available, budget
 from hessence.models._gram import Rows
 from hessence.models._jacobian import Jacobian
+from hessence.models._loss_hessian import sample_blocks
 from hessence.models.criterion import PairCriterion
 from hessence.models.data import parallel
 from hessence.spectra.frames import Complement
@@ -158,17 +159,10 @@ def _loss_factors(G: Any, rows: Rows) -> LossFactors:
 
 def _loss_blocks(criterion: PairCriterion, prediction: Tensor, target: Any, samples: int) -> Tensor:
     """Return the loss Hessian of every sample (n, K, K), or its diagonal (n, K) if that is all."""
-    multiply = criterion.hessian(prediction, target)
-    count = prediction.numel() // samples
-    found = prediction.new_empty(samples, count, count)
-    for k in range(count):
-        direction = prediction.new_zeros(samples, count)
-        direction[:, k] = 1
-        image = multiply(direction.reshape(1, *prediction.shape))
-        found[..., k] = image.detach().reshape(samples, count)
+    found = sample_blocks(criterion.hessian(prediction, target), prediction, samples)
     diagonal = found.diagonal(dim1=1, dim2=2)
     entries, beside = torch.count_nonzero(found), torch.count_nonzero(diagonal)
-    return diagonal.clone() if entries == beside else (found + found.mT) / 2
+    return diagonal.clone() if entries == beside else found
 
 
 def _root(blocks: Tensor) -> Tensor:

@@ -98,6 +98,18 @@ def by_autograd(total: Callable[[Tensor], Tensor], prediction: Tensor) -> LossHe
     return apply
 
 
+def sample_blocks(multiply: LossHessian, prediction: Tensor, samples: int) -> Tensor:
+    """Return the matrix of each of so many samples, (n, K, K), if they do not depend on others."""
+    count = prediction.numel() // samples
+    found = prediction.new_empty(samples, count, count)
+    for k in range(count):
+        direction = prediction.new_zeros(samples, count)
+        direction[:, k] = 1
+        image = multiply(direction.reshape(prediction.shape))
+        found[..., k] = image.detach().reshape(samples, count)
+    return (found + found.mT) / 2
+
+
 def _require_constant(total: Callable[[Tensor], Tensor], z: Tensor, value: Tensor) -> None:
     """Refuse a loss that depends on the prediction without PyTorch knowing."""
     there = total(z + irregular(z))

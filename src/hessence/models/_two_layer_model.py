@@ -15,6 +15,7 @@ from hessence._common.arrays import Numbers
 from hessence.data.losses import CrossEntropy, Huber, Squared
 from hessence.models._criteria import PointwiseCriterion, TorchCriterion
 from hessence.models._elementwise import Elementwise, Entering, StoppedError, Tape, as_numbers
+from hessence.models._loss_hessian import sample_blocks
 from hessence.models._problem import Problem
 from hessence.models.batch_parts import rebuilt, some_rows
 from hessence.models.criterion import PairCriterion, predict
@@ -175,19 +176,14 @@ class _Losses:
     def _blocks(self, z: Tensor, target: Any) -> Tensor:
         """Return the loss Hessian of each sample; refuse a loss that couples samples."""
         hessian, outputs = self.criterion.hessian(z, target), math.prod(self.tail)
-        columns = []
-        for k in range(outputs):
-            direction = torch.zeros(len(z), outputs, dtype=z.dtype)
-            direction[:, k] = 1
-            columns.append(hessian(direction.reshape(z.shape)).reshape(len(z), outputs))
-        blocks = torch.stack(columns, dim=2).detach()
+        blocks = sample_blocks(hessian, z, len(z))
         drawn = np.random.default_rng(0).normal(size=(len(z), outputs))
         u = torch.from_numpy(drawn)
         whole = hessian(u.reshape(z.shape)).reshape(len(z), outputs)
         gap = (whole - (blocks @ u[..., None])[..., 0]).abs().max()
         if not gap <= CONFIRMED * blocks.abs().max():
             raise NotTwoLayersError("the loss does not treat each sample on its own")
-        return (blocks + blocks.transpose(1, 2)) / 2
+        return blocks
 
     def _at(
         self, gradient: Numbers, hessian: Numbers, predictions: Numbers, divisor: float
