@@ -1,5 +1,8 @@
 """What has no Hessian is refused by name, in one sentence."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -300,6 +303,17 @@ def test_a_model_where_its_operator_belongs(exact):
     for use in (s.verify, hs.density, hs.eigenpairs):
         with pytest.raises(TypeError, match=r"H must be .*got Sequential"):
             use(model)
+
+
+@pytest.mark.parametrize("operator", [hs.hessian, hs.ggn])
+def test_what_operators_of_other_libraries_do(operator):
+    model = nn.Linear(2, 3)
+    H = operator(model, (torch.randn(5, 2), torch.randn(5, 3)))
+    with pytest.raises(TypeError, match=r"list of tensors: join them, H @ H.join\(tensors\)"):
+        H @ list(model.parameters())
+    for way in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"cannot be copied or pickled.* make another"):
+            way(H)
 
 
 def test_predictions_that_are_not_tensors():

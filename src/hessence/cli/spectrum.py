@@ -136,7 +136,7 @@ def load_function(target: str) -> Callable[[], Any]:
         ) from error
     found = getattr(module, name, None)
     if found is not None and not callable(found):
-        raise CommandError(f"{name} in {file} is not a function, but a {type(found).__name__}.")
+        raise CommandError(f"{name} in {file} must be a function, got {type(found).__name__}.")
     if found is None:
         names = [n for n, value in vars(module).items() if callable(value)]
         raise CommandError(_missing(file, name, names))

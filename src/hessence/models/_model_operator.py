@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,19 @@ class ModelOperator(Operator):
     def kept_graphs(self) -> int:
         """How many batches have their graph in memory."""
         return self._graphs.kept
+
+    def __matmul__(self, other: Any) -> Any:
+        if isinstance(other, (list, tuple)) and any(isinstance(part, Tensor) for part in other):
+            raise TypeError(
+                "the operand of @ is a list of tensors: join them, H @ H.join(tensors)."
+            )
+        return super().__matmul__(other)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled, as it holds graphs and follows "
+            "a model: pass on model, data and loss, and make another."
+        )
 
     def restrict(self, params: Any) -> Operator:
         """Return the restriction to some of the parameters: a diagonal block of the matrix.
