@@ -199,6 +199,18 @@ def test_batches_of_any_size_and_single_precision_give_the_brackets_of_the_whole
     assert single.width.max() < whole.width.max() * 1.001
 
 
+def test_a_batch_whose_targets_are_all_ignored_adds_nothing():
+    torch.manual_seed(0)
+    model = build("tanh", 3, 5, 3, bias=True)
+    x, y = torch.randn(7, 3).double(), torch.tensor([-100, -100, 0, 2, -100, 1, 1])
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([0.5, 1.0, 2.0]).double())
+    for batches in ([2, 5], [2, 2, 3], [5, 2]):
+        parts = list(zip(x.split(batches), y.split(batches), strict=True))
+        found = hs.brackets(model, parts, loss)
+        assert found.method == "two layers"
+        require_contained(found, *eigenvalues_and_noise(dense(model, (x, y), loss)))
+
+
 def test_a_deep_model_has_brackets_by_the_dual():
     torch.manual_seed(1)
     model = nn.Sequential(

@@ -56,13 +56,17 @@ def read(problem: Problem) -> TwoLayer:
     batches = [widened(batch) for batch in problem.batches]
     model, copy = problem.copy.model, problem.copy
     weight = {name: model.get_parameter(name) for name in (layers.V, layers.W)}
-    few = some_rows(batches[0], slice(0, max(1, TRIED // len(weight[layers.V]))))
+    rows = slice(0, max(1, TRIED // len(weight[layers.V])))
+    few = _counted(problem, [some_rows(batch, rows) for batch in batches])
     tape = Tape(weight[layers.V], weight[layers.W])
     output = copy.run(lambda m, inputs: _watched(m, inputs, tape), few[0])
     function = _require(tape, output, few)
     inputs = [_entering(problem, weight[layers.V], batch[0]) for batch in batches]
     first, last = (_biased(model, name) for name in (layers.V, layers.W))
-    losses = _Losses(problem.criterion, [batch[1] for batch in batches], inputs, output.shape[1:])
+    targets = [batch[1] for batch in batches]
+    losses = _Losses(
+        problem.criterion, targets, inputs, output.shape[1:], problem.criterion.averaged
+    )
     found = TwoLayer(
         inputs=np.concatenate(inputs),
         V=as_numbers(weight[layers.V]),
@@ -106,6 +110,12 @@ def _layers(problem: Problem) -> _Layers:
 
     (V, b), (W, c) = map(names, owners)
     return _Layers(V, W, b, c)
+
+
+def _counted(problem: Problem, batches: Sequence[Any]) -> Any:
+    """Return the first batch whose targets are not all ignored, or the first of all."""
+    counted = (b for b in batches if problem.copy.run(problem.criterion.total, b)[1] > 0)
+    return next(counted, batches[0])
 
 
 def _watched(model: nn.Module, inputs: Any, tape: Tape) -> Any:
@@ -157,6 +167,7 @@ class _Losses:
     targets: Sequence[Any]
     inputs: Sequence[Numbers]
     tail: Sequence[int]
+    averaged: bool
 
     def __call__(self, predictions: Numbers) -> LossAt:
         """Return the derivatives of the loss of all data."""
@@ -168,7 +179,7 @@ class _Losses:
             z = rows.reshape(len(inputs), *self.tail)
             count += self.criterion.count(z, target)
             parts.append((_gradient(self.criterion, z, target), self._blocks(z, target)))
-        divisor = count if self.criterion.averaged else 1.0
+        divisor = count if self.averaged else 1.0
         gradient = torch.cat([part[0].reshape(-1, outputs) for part in parts]) / divisor
         hessian = torch.cat([part[1] for part in parts]) / divisor
         return self._at(gradient.numpy(), hessian.numpy(), predictions, divisor)
@@ -236,7 +247,7 @@ def _confirm(
     images = torch.autograd.grad(slope, leaves, materialize_grads=True)
     reference = float(sum((i * part).sum() for i, part in zip(images, parts, strict=True)))
     inputs = _entering(problem, copy.model.get_parameter(layers.V), batch[0])
-    losses = _Losses(criterion, [batch[1]], [inputs], tail)
+    losses = _Losses(criterion, [batch[1]], [inputs], tail, averaged=False)
     few = TwoLayer(
         inputs, found.V, found.W, found.b, found.c, found.activation, losses, found.moves_b,
         found.moves_c,
@@ -247,9 +258,6 @@ def _confirm(
         direction[layers.b] if layers.b else np.zeros_like(found.b),
         direction[layers.c] if layers.c else np.zeros_like(found.c),
     )
-    if criterion.averaged:
-        _, count = copy.run(criterion.total, batch)
-        own, scale, noise = own * count, scale * count, noise * count
     # Of a confident prediction, automatic differentiation knows the curvature to rounding only.
     if not abs(own - reference) <= CONFIRMED * scale + 16 * noise:
         raise NotTwoLayersError(
