@@ -23,6 +23,7 @@ from hessence._common.arrays import (
     to_numpy,
     transpose,
 )
+from hessence.data.rounding import terms
 from hessence.networks.cells import CellReduction
 from hessence.networks.hidden_layers import HiddenLayer, Layout, Weights, cells_of
 from hessence.networks.relu._invariants import invariants
@@ -162,8 +163,8 @@ class ReLUHessian(Hessian):
         """
         weights = {name: abs(constant(w)) for name, w in self.weights.items()}
         x, slopes = abs(constant(self.x)), tuple(abs(s) for s in self.slopes)
-        terms = max(int(size) for signal in self.signals for size in signal.shape)
-        share = epsilon(x) * (64 + 8 * self.depth + 2 * terms**0.5)
+        longest = max(int(size) for signal in self.signals for size in signal.shape)
+        share = epsilon(x) * (64 + 8 * self.depth + 2 * terms(longest))
         first = share * abs(constant(self.gradient))
         second = share * abs(constant(self.loss_hessian.entries))
         if self.errors is not None:
