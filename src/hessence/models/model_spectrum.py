@@ -15,7 +15,7 @@ from hessence._common.progress import ProgressBar
 from hessence.krylov.request import require_options
 from hessence.models._model_checks import misfit
 from hessence.models._range import NoRange
-from hessence.models._range_spectrum import on_range, range_spectrum
+from hessence.models._range_spectrum import LARGEST, on_range, range_spectrum
 from hessence.models.checks import CheckWarning
 from hessence.models.criterion import FunctionCriterion, Reduction
 from hessence.models.model_matrices import ModelHessian, hessian
@@ -52,8 +52,8 @@ def spectrum(
 
     A model that is one of the solvable networks, or has two adjacent linear layers that a narrow
     twin can shrink, gets a ``Spectrum`` with all eigenvalues, after its products have been compared
-    with automatic differentiation. So does one whose Hessian has a range of at most half of all
-    directions, as on few samples, and of at most 4096: the others are flat, see
+    with automatic differentiation. So does one whose Hessian has flat directions that its layers
+    tell of, as on few samples, and a range of at most 4096 beside them: see
     ``hs.flat_directions``. Any other gets an ``Estimate``: k eigenvalues with proved error bounds,
     the trace with a standard error, a density with a band. The model is not touched.
 
@@ -183,8 +183,9 @@ def _solve(
             reason, rest = str(refusal), refusal.rest
         try:
             with full_precision():
-                # A range of more than half of all directions is hardly worth the reduction.
-                inside = on_range(H, H.shape[0] - 1 if method == "exact" else H.shape[0] // 2)
+                # Few dimensions are solved completely; a search inside many pays if they are half.
+                most = max(H.shape[0] // 2, min(H.shape[0] - 1, LARGEST))
+                inside = on_range(H, most)
                 rest = inside if rest is None or inside.order < rest.order else rest
                 return _confirmed(H, range_spectrum(inside))
         except NoRange:

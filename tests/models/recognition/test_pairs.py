@@ -312,8 +312,8 @@ def test_batches_that_cannot_be_joined_and_other_inputs():
 
     both = Both(None)
     x, y = torch.randn(2, 9, 2, **torch_double)
-    s = hs.spectrum(both, ((x, y), y), nn.MSELoss())
-    assert "the input is a tuple, not a single tensor" in s.reason
+    with pytest.raises(NotRecognised, match="the input is a tuple, not a single tensor"):
+        recognise(hs.hessian(both, ((x, y), y), nn.MSELoss()))
 
 
 def test_zero_weights_and_a_zero_gradient_leave_nothing_inside():
