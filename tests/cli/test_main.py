@@ -111,14 +111,13 @@ def test_terminals_without_our_letters():
 
 @pytest.mark.parametrize("closed", ["2>&-", "2>&- <&-", "2>/dev/full"])
 def test_a_closed_standard_error(tmp_path, closed):
-    command = " ".join(
-        [*LIST[:4], "relu-cells", "--preset", "tiny", "--out", str(tmp_path), closed]
-    )
+    run = [*LIST[:4], "relu-cells", "--preset", "tiny", "--out", str(tmp_path)]
+    command = f"{shlex.join(run)} {closed}"
     done = subprocess.run(command, shell=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout
     assert b"Figure, records and settings" in done.stdout
     assert (tmp_path / "relu-cells" / "findings.json").exists()
-    command = " ".join([*LIST[:4], "nothing", closed])
+    command = f"{shlex.join([*LIST[:4], 'nothing'])} {closed}"
     done = subprocess.run(command, shell=True, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (2, b"")
 
