@@ -140,3 +140,10 @@ def test_shapes_are_checked():
     batch = hs.ResidualLinear(np.ones((5, 4, 2)), np.ones((5, 2, 4)))
     assert batch[1].batch_shape == ()
     assert repr(batch) == "ResidualLinear(2-4-2, batch=(5,))"
+
+
+def test_errors_know_of_terms_that_cancel_in_what_is_learned():
+    """The prediction of layers 1 + W with a W of −1 is zero, and so is the functional part."""
+    net = hs.DeepLinear([[[1e16]], [[-1.0]], [[26.5]]], residual=True)
+    s = net.hessian([[1.0], [2.0]], [[0.0], [0.0]]).functional.spectrum()
+    assert (np.abs(s.eigenvalues) <= s.errors).all()

@@ -35,8 +35,12 @@ class Derivatives:
         return derivative_errors(self.objective, self.net.learned, size)
 
     def norms(self) -> tuple[float, float] | None:
-        """Return ‖E[x xᵀ]‖, and a bound of ‖E[y xᵀ]‖, for the mean-squared error."""
-        if not isinstance(self.objective, MatrixQuadratic):
+        """Return ‖E[x xᵀ]‖, and a bound of ‖E[y xᵀ]‖, for the mean-squared error.
+
+        Not where M has a constant: the terms of what is learned may then be larger than the factors
+        of M, which may even be zero.
+        """
+        if self.net.constant is not None or not isinstance(self.objective, MatrixQuadratic):
             return None
         data = self.objective.moments
         inputs = spectral_norm(data.xx)
