@@ -79,9 +79,7 @@ WORK = {
 }
 
 
-# Where an interrupt meets PyTorch is up to the clock: this is for `make test-all` and `make hunt`.
 # Python swallows an interrupt that comes while an object is cleared away, and says so.
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @given(st.sampled_from(sorted(WORK)), st.floats(1e-5, 0.03), st.sampled_from([True, False]))
 def test_interrupts_at_any_moment(case, name, delay, recording):

@@ -35,6 +35,17 @@ def outside_inference() -> AbstractContextManager[Any]:
     return context if inside else nullcontext()
 
 
+def with_recording(function: Callable[[], Any]) -> Any:
+    """Call a function with recording on, whatever mode the user is in."""
+    recording = torch.is_grad_enabled()
+    try:
+        with outside_inference(), torch.enable_grad():
+            return function()
+    finally:
+        # An interrupt may have come before recording was put back.
+        torch.set_grad_enabled(recording)
+
+
 def with_exact_kernels(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function with kernels whose second derivatives exist and are right, in this thread.
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hessence._common.arrays import dtype_name
-from hessence.models._exact_kernels import outside_inference, with_exact_kernels
+from hessence.models._exact_kernels import outside_inference, with_exact_kernels, with_recording
 from hessence.models._parameters import Parameters, irregular, listed
 from hessence.models.batch_parts import copied, tensors_in
 from hessence.models.model_layers import ModelState, require_deterministic, unwrap
@@ -143,8 +143,8 @@ class ModelCopy:
         return self._run(with_exact_kernels, function, arguments)
 
     def run_plainly(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call function(model, *arguments) with PyTorch's own kernels."""
-        return self._run(lambda call: call(), function, arguments)
+        """Call function(model, *arguments), with recording on and PyTorch's own kernels."""
+        return self._run(with_recording, function, arguments)
 
     def _run(self, within: Callable[..., Any], function: Callable[..., Any], arguments: Any) -> Any:
         with self._lock:
