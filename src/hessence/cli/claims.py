@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(["", *_papers(chosen)]))
         return 0
     with one_thread():
-        judged = [(claim, claim.check()) for claim in chosen]
+        judged = [(claim, claim.check()) for claim in chosen if claim.check is not None]
     print(_as_json(judged) if options.json else _as_text(judged))
     return 0
 

@@ -52,11 +52,12 @@ def claims_tables() -> list[tuple[str, Table]]:
     """
     judged: list[Judged] = []
     open_rows: list[tuple[str, ...]] = []
-    claims = list(all_claims().values())
+    claims = [claim for claim in all_claims().values() if claim.check is not None]
     with TaskProgress("claims", sys.stderr) as progress, one_thread():
         for done, claim in enumerate(claims):
             progress.update(done, len(claims))
             try:
+                assert claim.check is not None
                 judged.append((claim, claim.check()))
             except ImportError as error:
                 open_rows.append((claim.id, claim.where, claim.says, "not judged", f"{error}"))

@@ -236,7 +236,9 @@ VERDICTS = {
 
 @cache
 def judged(name):
-    return all_claims()[name].check()
+    check = all_claims()[name].check
+    assert check is not None
+    return check()
 
 
 @pytest.mark.parametrize("name", all_claims())
@@ -323,7 +325,9 @@ def test_an_empty_id_is_one_sentence(name, capsys):
 
 def test_tables_for_a_page():
     chosen = [all_claims()[name] for name in ("000-T3.1", "000-eq2", "E-000-smallest")]
-    sections = ledger_sections([(claim, claim.check()) for claim in chosen])
+    sections = ledger_sections(
+        [(claim, claim.check()) for claim in chosen if claim.check is not None]
+    )
     assert [heading for heading, _ in sections] == [
         "What paper 000 says",
         "Mistakes in the papers",

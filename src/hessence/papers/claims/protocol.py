@@ -32,16 +32,33 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper, and a check that compares it with something independent of it."""
+    """A statement of a paper, and a check that compares it with something independent of it.
+
+    Parameters
+    ----------
+    id, where, says : str
+        The name, the place in the paper, and the sentence.
+    check : callable or None
+        The check on small networks; None if only experiments judge it.
+    measured : bool
+        What a paper measured is decided by the largest run. Any other statement is a theorem, which
+        one counterexample of any size refutes.
+    differs : str
+        Why runs of different sizes come out differently, in one sentence, if they do.
+    """
 
     id: str
     where: str
     says: str
-    check: Callable[[], Verdict]
+    check: Callable[[], Verdict] | None
+    measured: bool = False
+    differs: str = ""
 
     @property
     def code(self) -> str:
         """The name of the function that judges it."""
+        if self.check is None:
+            return ""
         function = getattr(self.check, "func", self.check)
         return f"{function.__module__}.{function.__qualname__}"
 

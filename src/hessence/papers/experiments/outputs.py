@@ -197,7 +197,15 @@ class Result:
 
 STATED = {"experiment": str, "title": str, "shows": str}
 DESCRIBED = {"preset": str, "seed": int, "tasks": int, "seconds": float}
-FOUND = {"claim": str, "where": str, "holds": bool | None, "evidence": str}
+FOUND = {
+    "claim": str,
+    "where": str,
+    "holds": bool | None,
+    "evidence": str,
+    "id": str,
+    "criterion": str,
+    "searched": str,
+}
 PNG = b"\x89PNG\r\n\x1a\n"
 LARGEST = 2**25
 """No file of a folder has more bytes."""

@@ -33,12 +33,21 @@ class Finding:
         None if these settings cannot tell.
     evidence : str
         The numbers that decide it.
+    id : str
+        The statement of the ledger that this is evidence for; several are separated by spaces.
+    criterion : str
+        What is asked for, fixed before the run: ``"less than 10 % in the median"``.
+    searched : str
+        Which setting was searched for until the effect showed, if any.
     """
 
     claim: str
     where: str
     holds: bool | None
     evidence: str
+    id: str = ""
+    criterion: str = ""
+    searched: str = ""
 
     def __post_init__(self) -> None:
         # Comparisons of NumPy numbers are not Python's bool, which JSON insists on.
