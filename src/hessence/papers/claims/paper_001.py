@@ -97,7 +97,7 @@ CLAIMS = (
     ),
     Claim(
         "001-normalised", "001 §1, Fig 1",
-        "normalising inputs and targets narrows the spectrum",
+        "normalising the data narrows the spectrum",
         _normalised,
     ),
     Claim(

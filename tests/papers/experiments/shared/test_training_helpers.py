@@ -15,6 +15,7 @@ from hessence.papers.experiments.shared.edge_of_stability import (
 from hessence.papers.experiments.shared.gradient_descent import seen_inputs
 from hessence.papers.experiments.shared.image_training import class_subset
 from hessence.papers.experiments.shared.one_output import eigenvalues
+from hessence.papers.experiments.shared.scalar_by_definition import CHUNK, summed_hessian
 from hessence.plotting.axes import signed_scale
 
 
@@ -62,6 +63,24 @@ def test_eigenvalues_on_the_range_and_zeros_are_all(activation, depth):
     every = np.sort(np.concatenate([found, np.zeros(flat)]))
     whole = np.linalg.eigvalsh(dense)
     np.testing.assert_allclose(every, whole, rtol=0, atol=1e-11 * np.abs(whole).max())
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("samples", [9, CHUNK + 7])
+def test_a_summed_hessian_is_that_of_autodiff(relu, samples):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(3)
+    w, v = rng.normal(size=(2, 4))
+    x, y = rng.normal(size=(2, samples))
+
+    def loss(theta):
+        hidden = torch.outer(theta[:4], torch.tensor(x))
+        outputs = theta[4:] @ (torch.relu(hidden) if relu else hidden)
+        return ((outputs - torch.tensor(y)) ** 2).mean() / 2
+
+    theta = torch.tensor(np.concatenate([v, w]))
+    expected = torch.autograd.functional.hessian(loss, theta).numpy()
+    np.testing.assert_allclose(summed_hessian(w, v, x, y, relu=relu), expected, atol=1e-13)
 
 
 def test_every_ending_of_a_run_has_its_name():
