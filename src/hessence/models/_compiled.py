@@ -32,6 +32,10 @@ class CompiledGraph(Graph):
         self.count = graph.count
         self._products: dict[tuple[int, ...], Callable[..., Any]] = {}
 
+    @property
+    def plain(self) -> Graph:
+        return self._graph
+
     def multiply(
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False
     ) -> list[Tensor]:

@@ -207,9 +207,11 @@ class Dual:
 
     @property
     def defect(self) -> float:
-        """What solving the dual may do to an eigenvalue: a family knows of its own order only."""
+        """What solving the dual and rounding inside of the model may do to an eigenvalue."""
+        # A family knows of its own order only.
         largest = float(self._values[0]) if self.rank else 0.0
-        return len(self._gram) * float(torch.finfo(self._gram.dtype).eps) * largest
+        solved = len(self._gram) * float(torch.finfo(self._gram.dtype).eps) * largest
+        return solved + float(self._G.rounded)
 
     def families(self) -> list[Subspaces]:
         """Return the range, eigenvector by eigenvector, and the flat rest."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, NoReturn, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +22,7 @@ from hessence.models._model_checks import BatchCheck, misfit
 from hessence.models._model_copy import ModelCopy
 from hessence.models._problem import Problem
 from hessence.models._products import Graphs
+from hessence.models._rounding import DRAWS, FACTOR, RandomRounding
 from hessence.models.batch_parts import tensors_in
 from hessence.models.checks import Check, CheckWarning
 from hessence.models.data import gather, parallel, sum_number, sum_tensor
@@ -112,6 +115,7 @@ class ModelOperator(Operator):
     def load(self, model: Any) -> None:
         """Take over the state that the user's model has now; data and loss stay what they are."""
         self.release()
+        vars(self).pop("rounded", None)
         self.problem.load(model)
 
     def spectrum(self, *arguments: Any, **options: Any) -> Any:
@@ -220,6 +224,26 @@ class ModelOperator(Operator):
         if any(bool((t != t).any()) for t in tensors_in(self.problem.batches.first)):
             return "data holds NaN"
         return "the loss is NaN or infinite, so the model overflows or divides by zero"
+
+    @recordable
+    def rounding(self) -> float:
+        """Return an estimate of the spectral norm of what rounding inside of the model does.
+
+        Products whose operations are rounded otherwise, at random, are compared with products, and
+        the largest difference is multiplied by 8: see ``hessence.models._rounding``.
+        """
+        rng, worst = np.random.default_rng(0), 0.0
+        for seed in range(DRAWS):
+            v = torch.as_tensor(rng.normal(size=self.shape[0])).to(self.reference)
+            image = self @ v
+            moved = self._graphs.multiply_anew(
+                v, self.parameters, self._chosen, RandomRounding(seed)
+            )
+            sum_tensor(moved)
+            assert self._graphs.count is not None
+            gap = float((moved / self._divisor(self._graphs.count) - image).norm())
+            worst = max(worst, gap if math.isfinite(gap) else math.inf)
+        return FACTOR * worst
 
     def watch(self, callback: Callable[[int], None] | None) -> None:
         """Call back with the number of products of this operator so far, whenever some are made."""

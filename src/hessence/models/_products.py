@@ -42,6 +42,11 @@ class Graph(ABC):
     takes_columns = True
     """Whether several vectors can be multiplied at once, rather than one by one."""
 
+    @property
+    def plain(self) -> Graph:
+        """The same graph, without compilation."""
+        return self
+
     @abstractmethod
     def multiply(
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False
@@ -260,6 +265,17 @@ class Graphs:
             del graph  # before the next one is built
             result = images if result is None else result.add_(images)
         assert result is not None
+        return result
+
+    def multiply_anew(
+        self, row: Tensor, parameters: Parameters, chosen: Sequence[int], within: Any
+    ) -> Tensor:
+        """Return the product with one vector (p,), all of it computed within a context."""
+        result = torch.zeros_like(row)
+        for chunk in self.chunks():
+            with within:
+                parts = self._build(chunk).plain.multiply(parameters.split(row), chosen)
+            result += parameters.join(parts)
         return result
 
     def _width(self, graph: Graph, rows: Tensor) -> int:

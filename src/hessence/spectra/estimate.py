@@ -40,8 +40,8 @@ class Estimate(SpectralResult, kind="estimate"):
         Descending.
     errors : array (k,)
         An eigenvalue of the Hessian, as its products are computed, lies within this distance of
-        each: a proved bound. Rounding inside of the model comes on top: some 1e-6 relative in
-        float32, more where it cancels.
+        each: a proved bound. What rounding does inside of a model is measured and added if the
+        method is ``"dense"``, as in ``Spectrum.errors``; else it comes on top, ``H.rounding()``.
     eigenvectors : array (p, k) or None
         Orthonormal columns in the order of ``model.parameters()``; None if read from a file.
     trace, trace_stderr : array

@@ -117,6 +117,7 @@ def _dense(H: Any, k: int | None, which: str, reason: str) -> Estimate:
     rounding = size * epsilon(pairs.eigenvalues) * float(np.abs(values).max())
     chosen = integers(np.sort(size - 1 - wanted), pairs.eigenvalues)
     xp, names = api.array_namespace(chosen), ("eigenvalues", "errors", "eigenvectors", "resolved")
+    pairs = replace(pairs, errors=pairs.errors + float(to_numpy(getattr(H, "rounded", 0.0))))
     parts = {name: xp.take(getattr(pairs, name), chosen, axis=-1) for name in names}
     known = known_density(values, error=float(pairs.errors.max()))
     return _reported(

@@ -72,6 +72,10 @@ class Reduced(Operator):
             return self.multiply(columns)
         return self.project(self.whole.times(self.embed(columns)))
 
+    def rounding(self) -> Any:
+        """Return what rounding does to the operator."""
+        return self.whole.rounded
+
     def release(self) -> None:
         """Let go of what the operator keeps from one product to the next."""
         self.whole.release()

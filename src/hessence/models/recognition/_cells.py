@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from hessence._common.arrays import Numbers
 from hessence._common.messages import warn
 from hessence.models.data import gather, parallel
+from hessence.models.model_matrices import ModelHessian
 from hessence.models.recognition._candidate import (
     VARIABLES,
     Candidate,
@@ -104,8 +105,12 @@ def by_cells(candidate: Candidate) -> Recognition:
     method, theorem = ("cells", CELLS) if active else ("narrow twin", TWIN)
     if reduction.size:
         # Formed here, once, so that the spectrum does not hold on to the narrow model.
-        inside = replace(inside, matrix=model.matrix(reduction))
-    spectrum = Spectrum([inside, *outside], method)
+        narrow = model.hessian(reduction)
+        inside = replace(inside, matrix=_block(narrow, reduction))
+        rounded = narrow.rounded
+    else:
+        rounded = candidate.operator.rounded
+    spectrum = Spectrum([inside, *outside], method, defect=rounded)
     return Recognition(Reason(theorem, rule=f"{method} of layers {names}"), spectrum)
 
 
@@ -191,17 +196,21 @@ class _Cells:
         gradient = self._candidate.hessian(self.model(weights, cells)).gradient()
         return {name: g[0] for name, g in Layout(weights).split(gradient[:, None]).items()}
 
-    def matrix(self, reduction: CellReduction) -> Tensor:
-        """Return the block of the narrow model."""
-        hessian = self._candidate.hessian(self.model(reduction.weights, reduction.cells))
-        layout = Layout(reduction.weights)
-        eye = torch.eye(reduction.size, dtype=hessian.dtype, device=hessian.device)
-        parts = [
-            reduction.project(layout.split(hessian @ layout.join(reduction.embed(columns))))
-            for columns in eye.split(CHUNK, dim=1)
-        ]
-        matrix = torch.cat(parts, dim=1)
-        return (matrix + matrix.T) / 2
+    def hessian(self, reduction: CellReduction) -> ModelHessian:
+        """Return the Hessian of the narrow model."""
+        return self._candidate.hessian(self.model(reduction.weights, reduction.cells))
+
+
+def _block(hessian: ModelHessian, reduction: CellReduction) -> Tensor:
+    """Return the block of the narrow model."""
+    layout = Layout(reduction.weights)
+    eye = torch.eye(reduction.size, dtype=hessian.dtype, device=hessian.device)
+    parts = [
+        reduction.project(layout.split(hessian @ layout.join(reduction.embed(columns))))
+        for columns in eye.split(CHUNK, dim=1)
+    ]
+    matrix = torch.cat(parts, dim=1)
+    return (matrix + matrix.T) / 2
 
 
 def _need_all(candidate: Candidate, pairs: list[Pair]) -> str:
