@@ -73,14 +73,14 @@ VERDICTS = {
     "000-sink-condition": "holds",
     "000-sink-matrix-bulk": "holds",
     "000-sink-matrix-outliers": "holds if the first token is twice as large as all others",
-    "000-sharpening": "holds if the tokens are (1.5, −0.5), (1, −1) or (0.985, −0.985)",
-    "000-sharpening-trace": "holds",
-    "000-edge": "holds if the tokens are (1.5, −0.5), (1, −1) or (0.985, −0.985)",
-    "000-edge-loss": "holds if the tokens are (0.985, −0.985)",
-    "000-edge-swing": "holds if the tokens are (0.985, −0.985)",
+    "000-sharpening": "holds if the flattest minimum is sharper than 2/η",
+    "000-sharpening-trace": "holds if the tokens add up to zero",
+    "000-edge": "holds if the flattest minimum is sharper than 2/η",
+    "000-edge-loss": "holds if the flattest minimum is as sharp as 2/η, within 1%",
+    "000-edge-swing": "holds if the flattest minimum is as sharp as 2/η, within 1%",
     "000-edge-phases": "holds",
     "000-edge-driven": "holds",
-    "000-edge-amplitude": "holds if the tokens are (0.985, −0.985)",
+    "000-edge-amplitude": "holds if the flattest minimum is as sharp as 2/η, within 1%",
     "000-edge-rates": "holds",
     "000-hypothesis": "holds if V has orthogonal columns of one length",
     "000-best-pair": "holds",
@@ -241,7 +241,11 @@ def judged(name):
     return check()
 
 
-@pytest.mark.parametrize("name", all_claims())
+CHECKED = [name for name, claim in all_claims().items() if claim.check is not None]
+"""All others are judged by experiments alone."""
+
+
+@pytest.mark.parametrize("name", CHECKED)
 def test_a_verdict_is_as_known(name):
     verdict = judged(name)
     assert verdict.word == VERDICTS[name]
@@ -255,7 +259,7 @@ def test_the_ledger_knows_all_files():
 
 
 def test_the_table_has_no_claim_too_many():
-    assert list(VERDICTS) == list(all_claims()), "\n".join(ndiff([*VERDICTS], [*all_claims()]))
+    assert list(VERDICTS) == CHECKED, "\n".join(ndiff([*VERDICTS], CHECKED))
 
 
 def test_claims_are_told(capsys):

@@ -9,8 +9,8 @@ import hessence as hs
 from hessence.papers.experiments.figures.shallow_eigenvalues import top_eigenvalues
 from hessence.papers.experiments.shared.edge_of_stability import (
     endings,
-    has_period_two,
     late_over_early,
+    swing_and_residual,
 )
 from hessence.papers.experiments.shared.gradient_descent import seen_inputs
 from hessence.papers.experiments.shared.image_training import class_subset
@@ -95,9 +95,16 @@ def test_every_ending_of_a_run_has_its_name():
     loss = np.ones((40, 5))
     loss[-1, 4] = np.inf
     assert endings(relative, loss) == [*curves, "diverges"]
-    assert [has_period_two(curves[name]) for name in ("edge", "above")] == [True, False]
     assert late_over_early(np.where(steps < 20, 4.0, 1.0)) == 0.25
     assert np.isnan(late_over_early(np.asarray([1.0, np.nan] * 20)))
+
+
+def test_what_is_left_of_swings_and_residuals_is_told_apart():
+    steps = np.arange(600)
+    swings, residuals = np.exp(-steps / 200), np.exp(-steps / 400)
+    left = swing_and_residual(1 + swings * (-1.0) ** steps, residuals)
+    np.testing.assert_allclose(left, np.exp([-400 / 200, -400 / 400]), rtol=1e-9)
+    assert np.isnan(swing_and_residual(swings[:100], residuals[:100])).all()
 
 
 def test_ticks_of_both_signs_have_room():
