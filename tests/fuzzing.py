@@ -28,9 +28,16 @@ from hessence.models.monitor import Monitor
 from hessence.papers.experiments.datasets import MissingDataError, load_images
 from hessence.papers.experiments.outputs import NothingToReportError, read_results
 from hessence.papers.experiments.results_page import results_page
+from hessence.papers.experiments.shared.byte_pairs import load_byte_pairs
+from hessence.papers.experiments.shared.gpt2 import load_gpt2
 from hessence.papers.experiments.shared.llama import LlamaShape
 from hessence.papers.experiments.shared.llama2c import load_checkpoint, load_tokenizer
 from hessence.papers.experiments.store import CorruptStoreError, Key, Row, open_store
+from tests.papers.experiments.shared.gpt2_files import (
+    random_weights,
+    write_tensors,
+    write_vocabulary,
+)
 from tests.papers.experiments.shared.llama2c_files import write_checkpoint, write_tokenizer
 
 EXTRA = 2**30
@@ -73,6 +80,11 @@ class Formats:
         ]
         write_checkpoint(folder / "model.bin", LlamaShape(4, 6, 2, 2, 1, 7, 5))
         tokens = write_tokenizer(folder / "tokenizer.bin", [b"ab", b"abc"])
+        write_tensors(folder / "gpt2", random_weights(3, 2, 64, layers=1))
+        whole = folder / "whole"
+        whole.mkdir()
+        pairs = write_vocabulary(whole, (("a", "b"), ("ab", "c")))
+        vocabulary, merges = whole / "vocab.json", whole / "merges.txt"
         images = struct.pack(">I3I", 0x803, 2, 3, 3) + bytes(range(18))
         batch = {b"data": np.zeros((1, 3072), np.uint8), b"labels": [3]}
         self._results()
@@ -82,6 +94,9 @@ class Formats:
             ("model.bin", (folder / "model.bin").read_bytes(), load_checkpoint),
             ("tokenizer.bin", (folder / "tokenizer.bin").read_bytes(),
              lambda p: load_tokenizer(p, tokens)),
+            ("gpt2", (folder / "gpt2").read_bytes(), load_gpt2),
+            ("vocab.json", vocabulary.read_bytes(), lambda p: load_byte_pairs(p, merges, pairs)),
+            ("merges.txt", merges.read_bytes(), lambda p: load_byte_pairs(vocabulary, p, pairs)),
             ("mnist/train-images-idx3-ubyte", images, self._mnist),
             ("mnist/train-images-idx3-ubyte.gz", gzip.compress(images), self._mnist),
             ("cifar-10-batches-py/test_batch", pickle.dumps(batch, protocol=2), self._cifar),
@@ -96,7 +111,8 @@ class Formats:
         folder = self.folder / "out" / "a"
         folder.mkdir(parents=True)
         (folder / "figure.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-        finding = {"claim": "c", "where": "000", "holds": True, "evidence": "e"}
+        finding = {"claim": "c", "where": "000", "holds": True, "evidence": "e", "id": "000-a",
+                   "criterion": "k", "searched": ""}  # fmt: skip
         stated = {"experiment": "a", "title": "t", "figures": ["000 F1"], "shows": "s",
                   "pictures": ["figure"], "findings": [finding]}  # fmt: skip
         described = {"preset": "quick", "seed": 0, "tasks": 1, "seconds": 1.0, "changed": {},

@@ -16,7 +16,13 @@ from hessence.papers.experiments.listing import experiment_table
 from hessence.papers.experiments.shared.language_models import Gpt, GptShape
 from hessence.papers.experiments.shared.language_training import Recipe, pretrain
 from hessence.papers.experiments.shared.llama import LlamaShape
+from hessence.papers.experiments.shared.pretrained import load_pretrained
 from hessence.papers.experiments.shared.texts import load_tokens, windows
+from tests.papers.experiments.shared.gpt2_files import (
+    random_weights,
+    write_tensors,
+    write_vocabulary,
+)
 from tests.papers.experiments.shared.llama2c_files import write_checkpoint, write_tokenizer
 
 SMALL = ("layers=2", "width=4", "heads=2", "context=4", "steps=2", "batch=4", "piece=3",
@@ -108,10 +114,10 @@ def test_what_needs_a_gpu_is_told():
         ("gauss-newton-gap", "text={}/none.txt", "text must be stdlib, openwebtext or the path"),
         ("gauss-newton-gap", "text={}/short.txt", "text must hold at least 80 bytes"),
         ("gauss-newton-gap", "layers=3", "layers must be even"),
-        ("language-model-sinks", "text=stories", "text must not be stories without a checkpoint"),
-        ("language-model-sinks", "checkpoint=a.bin", "text must be stories, or a file of stories"),
+        ("language-model-sinks", "text=stories", "text must be stdlib, openwebtext or a file for"),
+        ("language-model-sinks", "checkpoint=a.bin", "text must be stories or a file for a.bin"),
         ("gauss-newton-gap", "text=openwebtext", "vocabulary must be at least 50257"),
-        ("language-model-sinks", "checkpoint=stories15M", "checkpoint must be the name of a file"),
+        ("language-model-sinks", "checkpoint=stories15M", "checkpoint must be gpt2 or the name"),
         ("language-model-sinks", "attention=1", "attention must be between 0 and 1"),
         ("language-model-sinks", "lr=nan", "lr must be positive"),
         ("gauss-newton-gap", "lr=nan", "lr must be positive"),
@@ -152,8 +158,12 @@ def test_a_checkpoint_that_is_missing_is_told_first(tmp_path, capsys, monkeypatc
     monkeypatch.delenv("HESSENCE_DATA", raising=False)
     assert reproduce("language-model-sinks", "paper", tmp_path / "out") != 0
     told = capsys.readouterr().err
-    assert "stories15M.bin is missing: put stories15M.bin and tokenizer.bin into the folder" in told
+    assert "gpt2 is missing: put model.safetensors, vocab.json or encoder.json and" in told
     assert "HESSENCE_DATA" in told
+    stories = "checkpoint=stories15M.bin"
+    assert reproduce("language-model-sinks", "paper", tmp_path / "out", stories) != 0
+    told = capsys.readouterr().err
+    assert "stories15M.bin is missing: put stories15M.bin and tokenizer.bin into the folder" in told
 
 
 def test_sinks_in_a_checkpoint(tmp_path, capsys, monkeypatch):
@@ -177,6 +187,37 @@ def test_sinks_in_a_checkpoint(tmp_path, capsys, monkeypatch):
     too_many = (*small, "sequences=5")
     assert reproduce("language-model-sinks", "paper", tmp_path / "out", *too_many) != 0
     assert "text must hold 5 stories of 9 tokens or more" in capsys.readouterr().err
+
+
+def test_sinks_in_gpt2(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HESSENCE_DATA", str(tmp_path))
+    folder = tmp_path / "gpt2"
+    folder.mkdir()
+    count = write_vocabulary(folder, (("t", "h"), ("th", "e"), ("Ġ", "the")))
+    write_tensors(folder / "model.safetensors", random_weights(count, 16, 64, layers=1))
+    small = ("context=4", "sequences=2", "probes=2", "products=4", "outliers=1", "attention=0.9",
+             "levels=2")  # fmt: skip
+    assert reproduce("language-model-sinks", "paper", tmp_path / "out", *small) == 0
+    assert "yes" in capsys.readouterr().out
+    (tmp_path / "openwebtext").mkdir()
+    tokens = np.arange(100) % count
+    tokens.astype("<u2").tofile(tmp_path / "openwebtext" / "train.bin")
+    _, x, y = load_pretrained("gpt2", "openwebtext", 3, 4, np.random.default_rng(0))
+    assert ((y - x) % count == 1).all()
+    assert reproduce("language-model-sinks", "paper", tmp_path / "out", *small, "context=17") != 0
+    assert "context must be at most 16 for gpt2, got 17" in capsys.readouterr().err
+
+
+def test_stories_begin_with_the_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("HESSENCE_DATA", str(tmp_path))
+    (tmp_path / "gpt2").mkdir()
+    count = write_vocabulary(tmp_path / "gpt2", (("O", "n"),))
+    write_tensors(tmp_path / "gpt2" / "model.safetensors", random_weights(count, layers=1))
+    (tmp_path / "stories.txt").write_text("One\n\nOnce upon", encoding="utf-8")
+    text = str(tmp_path / "stories.txt")
+    _, x, y = load_pretrained("gpt2", text, 1, 5, np.random.default_rng(0))
+    assert x.tolist() == [[count - 1, 256, *b"ce "]]
+    assert y.tolist() == [[256, *b"ce u"]]
 
 
 def test_densities_and_eigenvalues_of_a_record_agree():

@@ -11,6 +11,8 @@ fashion-mnist ``fashion-mnist`` or ``FashionMNIST/raw``    the same names; each 
 cifar10       ``cifar-10-batches-py``                      ``data_batch_1`` … ``5``, ``test_batch``
 openwebtext   ``openwebtext``                              ``train.bin``, as nanoGPT prepares it
 NAME.bin      ``llama2c``                                  and ``tokenizer.bin``, of llama2.c
+gpt2          ``gpt2``                                     ``model.safetensors``, ``vocab.json`` and
+                                                           ``merges.txt``, as Hugging Face has them
 ============= ============================================ =====================================
 """
 
@@ -41,7 +43,9 @@ FOLDERS = {
     "fashion-mnist": ("fashion-mnist", "FashionMNIST/raw"),
     "cifar10": ("cifar-10-batches-py",),
     "openwebtext": ("openwebtext",),
+    "gpt2": ("gpt2",),
 }
+IMAGES = ("digits", "mnist", "fashion-mnist", "cifar10")
 CHECKPOINTS = "llama2c"
 """The folder of all names that end in ``.bin``."""
 IDX_FILES = {
@@ -52,6 +56,8 @@ CIFAR_FILES = {
     "train": tuple(f"data_batch_{i}" for i in range(1, 6)),
     "test": ("test_batch",),
 }
+GPT2_FILES = ("model.safetensors", "vocab.json or encoder.json", "merges.txt or vocab.bpe")
+"""The vocabulary's files have other names where OpenAI has them."""
 
 
 class MissingDataError(Exception):
@@ -104,8 +110,7 @@ def load_images(
         batches = [_read_cifar(path) for path in _paths(name, CIFAR_FILES[split], folder)]
         x = np.concatenate([batch[0] for batch in batches]) / 255
         return LabelledImages(x, np.concatenate([batch[1] for batch in batches]), (3, 32, 32))
-    known = ", ".join(("digits", *(name for name in FOLDERS if name != "openwebtext")))
-    raise ValueError(f"there are no images {name}; there are {known}.")
+    raise ValueError(f"there are no images {name}; there are {', '.join(IMAGES)}.")
 
 
 def openwebtext_file(folder: str | os.PathLike[str] | None = None) -> Path:
@@ -120,6 +125,12 @@ def checkpoint_files(name: str, folder: str | os.PathLike[str] | None = None) ->
     return path, tokenizer
 
 
+def gpt2_files(folder: str | os.PathLike[str] | None = None) -> tuple[Path, Path, Path]:
+    """Return where GPT-2's weights, its vocabulary and its merges are."""
+    weights, vocabulary, merges = _paths("gpt2", GPT2_FILES, folder, zipped=False)
+    return weights, vocabulary, merges
+
+
 def require_data(names: Iterable[str], folder: str | os.PathLike[str] | None = None) -> None:
     """Raise MissingDataError unless all these data sets are there; nothing is read."""
     for name in names:
@@ -130,6 +141,8 @@ def require_data(names: Iterable[str], folder: str | os.PathLike[str] | None = N
             checkpoint_files(name, folder)
         elif name == "openwebtext":
             openwebtext_file(folder)
+        elif name == "gpt2":
+            gpt2_files(folder)
         elif name in FOLDERS:
             files = CIFAR_FILES if name == "cifar10" else IDX_FILES
             _paths(name, (*files["train"], *files["test"]), folder)
@@ -173,7 +186,10 @@ def _paths(
     *,
     zipped: bool = True,
 ) -> tuple[Path, ...]:
-    """Return where the files are, each plain or gzipped, or tell what to put where."""
+    """Return where the files are, each plain or gzipped, or tell what to put where.
+
+    A file that may have either of two names is given as ``"one or other"``.
+    """
     wanted = list(files)
     root = folder if folder is not None else os.environ.get(VARIABLE)
     homes = FOLDERS.get(name, (CHECKPOINTS if name.endswith(".bin") else "",))
@@ -184,19 +200,19 @@ def _paths(
             f"into the environment variable {VARIABLE}."
         )
     for home in homes:
-        found = [_present(Path(root) / home / file, zipped) for file in wanted]
+        found = [_present(Path(root) / home, file, zipped) for file in wanted]
         present = [path for path in found if path is not None]
         if len(present) == len(wanted):
             return tuple(present)
-    missing = [file for file in wanted if _present(Path(root) / homes[0] / file, zipped) is None]
+    missing = [file for file in wanted if _present(Path(root) / homes[0], file, zipped) is None]
     raise MissingDataError(
         f"{name} is missing: put {_listed(missing)} into {Path(root) / homes[0]}."
     )
 
 
-def _present(path: Path, zipped: bool) -> Path | None:
-    packed = path.with_name(path.name + ".gz")
-    return path if path.is_file() else packed if zipped and packed.is_file() else None
+def _present(folder: Path, file: str, zipped: bool) -> Path | None:
+    names = [name + tail for name in file.split(" or ") for tail in ("", ".gz")[: 1 + zipped]]
+    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def _content(path: Path) -> bytes:

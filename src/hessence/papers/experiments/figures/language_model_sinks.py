@@ -27,6 +27,9 @@ NEAR = 0.01
 MANY = 0.9
 """The share of all eigenvalues that counts as "many"; chosen before the first run."""
 
+TEXTS = {"": (STDLIB, OPENWEBTEXT), "gpt2": ("stories", OPENWEBTEXT)}
+"""The texts besides files that checkpoints can read; those of llama2.c read ``stories``."""
+
 GRID = 800
 """Places at which densities are kept, some three a width."""
 
@@ -43,9 +46,12 @@ class Settings:
     it in equal steps from what it is to `attention`.
 
     Without a `checkpoint` a small GPT is trained on `text`, byte by byte, for `steps` steps. With
-    one, such as ``stories15M.bin``, it is a model of llama2.c, its sequences are stories, each from
-    its beginning, and `text` is ``stories`` or the path of a file of stories. ``paper`` takes such
-    a model, of 15 million parameters, in place of GPT-2, whose weights are not read here.
+    one, its sequences are stories, each from its beginning, and `text` is ``stories`` or the path
+    of a file of stories. ``gpt2`` is the paper's model, and can also read ``openwebtext``; it needs
+    its weights and its vocabulary in the folder ``gpt2`` of the data folder, and a GPU.
+    ``stories15M.bin``, of llama2.c, has 15 million parameters, which a CPU can do::
+
+        hessence reproduce language-model-sinks --preset paper --set checkpoint=stories15M.bin
     """
 
     checkpoint: str = ""
@@ -71,13 +77,12 @@ class Settings:
             raise ValueError(f"width must be a multiple of the heads, {self.heads}")
         if self.levels > len(SHADES):
             raise ValueError(f"levels must be at most {len(SHADES)}")
-        if self.checkpoint and not self.checkpoint.endswith(".bin"):
-            raise ValueError("checkpoint must be the name of a file that ends in .bin")
-        if self.checkpoint and self.text in (STDLIB, OPENWEBTEXT):
-            raise ValueError("text must be stories, or a file of stories, for a checkpoint")
-        if not self.checkpoint and self.text == "stories":
-            raise ValueError("text must not be stories without a checkpoint: they are too short")
-        known = ("stories",) if self.checkpoint else (STDLIB, OPENWEBTEXT)
+        if self.checkpoint not in ("", "gpt2") and not self.checkpoint.endswith(".bin"):
+            raise ValueError("checkpoint must be gpt2 or the name of a file that ends in .bin")
+        known = TEXTS.get(self.checkpoint, ("stories",))
+        if self.text in (STDLIB, OPENWEBTEXT, "stories") and self.text not in known:
+            model = self.checkpoint or "a model that is trained here"
+            raise ValueError(f"text must be {', '.join(known)} or a file for {model}")
         require_text(self.text, 10 * self.context, known)
 
 
@@ -102,7 +107,7 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
         sink_for_attention,
     )
 
-    model, x, y = (_loaded if settings.checkpoint else _trained)(settings, rng)
+    model, x, y = _model(settings, rng)
     plain = sink_attention(model, x)
     if plain >= settings.attention:
         raise ValueError(
@@ -138,14 +143,19 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
     }
 
 
-def _trained(settings: Settings, rng: np.random.Generator) -> tuple[Any, Any, Any]:
-    """Train a GPT; return it with sequences of the same text and their targets."""
+def _model(settings: Settings, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    """Load a model or train one; return it with sequences of text and their targets."""
     import torch
 
     from hessence.papers.experiments.shared import language_training as training
     from hessence.papers.experiments.shared.language_models import Gpt, GptShape
+    from hessence.papers.experiments.shared.pretrained import load_pretrained
     from hessence.papers.experiments.shared.texts import load_tokens, windows
 
+    if settings.checkpoint:
+        return load_pretrained(
+            settings.checkpoint, settings.text, settings.sequences, settings.context, rng
+        )
     generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
     tokens = load_tokens(settings.text)
     vocabulary = GPT2_VOCABULARY if settings.text == OPENWEBTEXT else 256
@@ -159,32 +169,6 @@ def _trained(settings: Settings, rng: np.random.Generator) -> tuple[Any, Any, An
     for _ in training.pretrain(model, tokens, recipe, rng, ()):
         pass
     return model, x, y
-
-
-def _loaded(settings: Settings, rng: np.random.Generator) -> tuple[Any, Any, Any]:
-    """Load a checkpoint of llama2.c; return it with the beginnings of stories."""
-    import torch
-
-    from hessence.papers.experiments.datasets import checkpoint_files
-    from hessence.papers.experiments.shared import language_training as training
-    from hessence.papers.experiments.shared.llama2c import load_checkpoint, load_tokenizer
-    from hessence.papers.experiments.shared.texts import stories_of
-
-    path, tokenizer_path = checkpoint_files(settings.checkpoint)
-    model = load_checkpoint(path)
-    tokenizer = load_tokenizer(tokenizer_path, model.embedding.num_embeddings)
-    length = settings.context + 1
-    told = [tokens for story in stories_of(settings.text)
-            if len(tokens := tokenizer.encode(story)) >= length]  # fmt: skip
-    if len(told) < settings.sequences:
-        raise ValueError(
-            f"text must hold {settings.sequences} stories of {length} tokens or more, and "
-            f"{settings.text!r} holds {len(told)}; lower sequences or context"
-        )
-    chosen = rng.choice(len(told), settings.sequences, replace=False)
-    where = training.device()
-    sequences = torch.tensor([told[i][:length] for i in sorted(chosen)], device=where)
-    return model.to(where), sequences[:, :-1], sequences[:, 1:]
 
 
 def draw(settings: Settings, records: list[Record], figure: Any) -> None:
@@ -285,14 +269,15 @@ EXPERIMENT = Experiment(
         "tiny": Settings(layers=1, width=8, heads=2, context=8, steps=3, batch=2, sequences=2,
                          outliers=2, probes=2, products=8, draws=1),
         "quick": Settings(),
-        "paper": Settings(checkpoint="stories15M.bin", text="stories", context=128, sequences=4,
-                          probes=16, products=64, draws=1),
+        "paper": Settings(checkpoint="gpt2", text="stories", context=128, sequences=4, probes=16,
+                          products=64, draws=1),
     },
     tasks=tasks,
     run=run,
     draw=draw,
     findings=findings,
-    minutes={"quick": 2.7, "paper": 220},
+    minutes={"quick": 2.7, "paper": 60},
     data=data,
     packages=("torch",),
+    gpu=("paper",),
 )  # fmt: skip

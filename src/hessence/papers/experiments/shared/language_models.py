@@ -18,13 +18,17 @@ SPREAD = 0.02
 
 @dataclass(frozen=True)
 class GptShape:
-    """How large a GPT is; `context` is the longest sequence."""
+    """How large a GPT is; `context` is the longest sequence.
+
+    With `biases` it is OpenAI's GPT-2, whose GELU is the approximation by tanh.
+    """
 
     vocabulary: int
     context: int
     width: int
     heads: int
     layers: int
+    biases: bool = False
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -72,13 +76,13 @@ class SinkAttention(nn.Module):  # type: ignore[misc]
 
 
 class GptAttention(SinkAttention):
-    """GPT-2's attention, without biases."""
+    """GPT-2's attention."""
 
     def __init__(self, shape: GptShape) -> None:
         super().__init__()
         self.heads = shape.heads
-        self.projections = nn.Linear(shape.width, 3 * shape.width, bias=False)
-        self.out = nn.Linear(shape.width, shape.width, bias=False)
+        self.projections = nn.Linear(shape.width, 3 * shape.width, bias=shape.biases)
+        self.out = nn.Linear(shape.width, shape.width, bias=shape.biases)
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Split one projection into three, and each into heads."""
@@ -97,24 +101,26 @@ class GptMlp(nn.Module):  # type: ignore[misc]
 
     def __init__(self, shape: GptShape) -> None:
         super().__init__()
-        self.hidden = nn.Linear(shape.width, 4 * shape.width, bias=False)
-        self.out = nn.Linear(4 * shape.width, shape.width, bias=False)
+        self.gelu = nn.GELU("tanh" if shape.biases else "none")
+        self.hidden = nn.Linear(shape.width, 4 * shape.width, bias=shape.biases)
+        self.out = nn.Linear(4 * shape.width, shape.width, bias=shape.biases)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the layer adds to its input."""
-        added: Tensor = self.out(F.gelu(self.hidden(x)))
+        added: Tensor = self.out(self.gelu(self.hidden(x)))
         return added
 
 
 class Gpt(nn.Module):  # type: ignore[misc]
-    """A GPT without biases and dropout, its output tied to its embedding, as nanoGPT trains it.
+    """A GPT without dropout, its output tied to its embedding, as nanoGPT trains it.
 
     Parameters
     ----------
     shape : GptShape
         How large it is.
-    generator : torch.Generator
-        Where the initial weights come from, on the CPU.
+    generator : torch.Generator, optional
+        Where the initial weights come from, on the CPU; without one they are undefined until they
+        are loaded.
     attention : bool
         Without attention, the attention layers are left out and half as many layers of MLP are
         added, which have as many parameters: 8 d² each rather than 4 d².
@@ -127,7 +133,9 @@ class Gpt(nn.Module):  # type: ignore[misc]
     torch.Size([3, 256, 16])
     """
 
-    def __init__(self, shape: GptShape, generator: torch.Generator, attention: bool = True) -> None:
+    def __init__(
+        self, shape: GptShape, generator: torch.Generator | None = None, attention: bool = True
+    ) -> None:
         super().__init__()
         if not attention and shape.layers % 2:
             raise ValueError(f"layers must be even without attention, got {shape.layers}")
@@ -140,22 +148,25 @@ class Gpt(nn.Module):  # type: ignore[misc]
             )
             self.embedding = nn.Embedding(shape.vocabulary, shape.width)
             self.positions = nn.Embedding(shape.context, shape.width)
-            self.norms = nn.ModuleList(nn.LayerNorm(shape.width, bias=False) for _ in kinds)
+            self.norms = nn.ModuleList(nn.LayerNorm(shape.width, bias=shape.biases) for _ in kinds)
             self.layers = nn.ModuleList(kind(shape) for kind in kinds)
-            self.last = nn.LayerNorm(shape.width, bias=False)
+            self.last = nn.LayerNorm(shape.width, bias=shape.biases)
         self.to_empty(device="cpu")
-        self._initialise(generator)
+        enforce_sink(self, 0.0)
+        if generator is not None:
+            self._initialise(generator)
 
     def _initialise(self, generator: torch.Generator) -> None:
         """Draw GPT-2's initial weights: those that write to the stream shrink with the depth."""
         shrunk = SPREAD / math.sqrt(len(self.layers))
         for name, parameter in self.named_parameters():
-            if parameter.ndim == 1:
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.ndim == 1:
                 nn.init.ones_(parameter)
             else:
                 spread = shrunk if name.endswith("out.weight") else SPREAD
                 nn.init.normal_(parameter, 0.0, spread, generator=generator)
-        enforce_sink(self, 0.0)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens (batch, length) to logits (batch, vocabulary, length)."""

@@ -135,6 +135,7 @@ class Llama(nn.Module):  # type: ignore[misc]
 
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
+        self.context = shape.context
         with torch.device("meta"):
             self.embedding = nn.Embedding(shape.vocabulary, shape.width)
             self.blocks = nn.ModuleList(LlamaBlock(shape) for _ in range(shape.layers))
