@@ -1,124 +1,238 @@
-"""Make the gallery from an output folder: small pictures, and the page that shows them.
+"""Make the gallery, the table of all items and the record of runs from folders of results.
 
 ::
 
     hessence reproduce --all --jobs 2 --out out
     python docs/gallery.py out
+
+Several folders may be named, such as one with runs of the preset ``paper`` beside it. Runs that
+were recorded before and are not in a folder stay in the record, and their pictures in the gallery.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from hessence.papers import PAPERS
-from hessence.papers.claims.ledger import all_claims
-from hessence.papers.experiments.outputs import Result, read_results, verdict
+from hessence.papers.claims.ledger import all_claims, one_thread
+from hessence.papers.experiments.catalogue import all_experiments
+from hessence.papers.experiments.protocol import PRESETS
+from hessence.papers.experiments.results import read_results
+from hessence.papers.items import Item, all_items
+from hessence.papers.judgements import Judgement, judge_claim, outcome, sentence
+from hessence.papers.recorded import FILE, Run, as_text, duration, merged, recorded_runs, run_of
 
 HOME = Path(__file__).parent
-MOST_BYTES = 60_000
-WIDTHS = (1100, 950, 800, 700)
-COLOURS = (128, 64, 32)
-HEAD = """# Gallery
+WIDTH = 1000
+"""Pixels: what a page shows on a screen of high resolution."""
 
-Every figure of the papers that an experiment stands for, at the preset {presets}, and what came
-out; `--preset paper` takes the papers' own sizes. This page is made by
-`hessence reproduce --all --jobs 2 --out out` and `python docs/gallery.py out`. The papers, with the
-numbers that `hessence claims` gives them:
+GALLERY = """# Gallery
+
+Every figure of the papers that an experiment stands for, and what came out. Runs of the preset
+`quick` take minutes; `paper` takes the papers' own sizes. This page is made by
+`hessence reproduce --all --jobs 2 --out out` and `python docs/gallery.py out`. [All items of the
+papers](papers.md) are in a table of their own. The papers, with the numbers that `hessence claims`
+gives them:
+
+{papers}
+
+The figures:
+
+{links}
+"""
+TABLE = """# The papers, item by item
+
+{count} theorems, formulas, sentences and figures of five documents, each with its verdict and what
+it rests on. `python docs/gallery.py` makes this page from the ledger (`hessence claims`) and from
+the recorded runs of the experiments (`hessence reproduce`); `hessence claims ID` shows the numbers.
+A theorem or formula is refuted by one counterexample of any size; what a paper measured is decided
+by the largest run.
+
+{summary}
+
+The runs that were made are [at the end](#the-runs). The papers:
 
 {papers}
 """
 
 
-def main(out: Path, home: Path = HOME) -> None:
-    """Write ``gallery.md`` and the pictures, and remove pictures of experiments that are gone."""
-    results = read_results(out)
+def main(folders: Sequence[Path], home: Path = HOME, record: Path = FILE) -> None:
+    """Write the record of runs, both pages and the pictures."""
+    results = [result for folder in folders for result in read_results(folder)]
+    results = [result for result in results if result.stated["experiment"] in all_experiments()]
+    runs = merged(map(run_of, results), recorded_runs())
+    record.write_text(as_text(runs), encoding="utf-8")
     pictures = home / "gallery"
     pictures.mkdir(exist_ok=True)
-    kept = {
-        f"{result.folder.name}-{name}.png": small(result.folder / f"{name}.png")
-        for result in results
-        for name in result.stated["pictures"]
-    }
-    for path in pictures.glob("*.png"):
-        if path.name not in kept:
+    for result in results:
+        run = run_of(result)
+        for name, content in result.pictures.items():
+            (pictures / file_name(run, name)).write_bytes(small(content))
+    shown = {file_name(run, name) for run in runs for name in run.captions}
+    for path in pictures.iterdir():
+        if path.name not in shown:
             path.unlink()
-    for name, content in kept.items():
-        (pictures / name).write_bytes(content)
-    links = [f"- [{r.stated['title']}](#{anchor(r.stated['title'])})" for r in results]
-    presets = sorted({f"`{result.described['preset']}`" for result in results})
-    papers = "\n".join(f"- {number}: {title}" for number, title in PAPERS.items())
-    head = HEAD.format(presets=" or ".join(presets), papers=papers)
-    parts = [head, "The figures:", "\n".join(links), *map(section, results), mistakes()]
-    (home / "gallery.md").write_text("\n\n".join(p.strip() for p in parts) + "\n", encoding="utf-8")
+    with one_thread():
+        judged = {name: judge_claim(claim, runs) for name, claim in all_claims().items()}
+    write(home / "gallery.md", gallery(runs, judged))
+    write(home / "papers.md", table(runs, judged))
 
 
-def mistakes() -> str:
+def gallery(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
+    """Return the page of figures in parts."""
+    experiments = {run.experiment: all_experiments()[run.experiment] for run in runs}
+    links = "\n".join(f"- [{e.title}](#{anchor(e.title)})" for e in experiments.values())
+    parts = [GALLERY.format(papers=papers(), links=links)]
+    for name, experiment in experiments.items():
+        shows = experiment.shows[:1].upper() + experiment.shows[1:]
+        parts += [f"## {experiment.title}", f"{shows} ({', '.join(experiment.figures)})."]
+        for run in runs:
+            parts += shown_run(run, judged) if run.experiment == name else []
+    return [*parts, mistakes(judged)]
+
+
+def shown_run(run: Run, judged: dict[str, Judgement]) -> list[str]:
+    """Return one run's pictures, and what it says about the papers' statements."""
+    held = sum(finding.holds is True for finding in run.findings)
+    rows = []
+    for finding in run.findings:
+        says, where = sentence(finding)
+        overall = "; ".join(f"`{name}` {judged[name].word}" for name in finding.ids)
+        told = [finding.evidence]
+        told += [f"asked for: {finding.criterion}"] * bool(finding.criterion)
+        told += [f"searched for: {finding.searched}"] * bool(finding.searched)
+        rows.append((says, where, outcome(finding), "; ".join(told), overall))
+    heads = ("what the papers say", "where", "this run", "what came out", "verdict")
+    shown = [(caption, file_name(run, name)) for name, caption in run.captions.items()]
+    return [
+        f"```sh\n{run.command}\n```",
+        *(f"![{caption}](gallery/{file})\n\n*{caption}*" for caption, file in shown),
+        f"{held} of {len(rows)} statements came out in this run as the papers have them "
+        f"({run.preset}; {duration(run.seconds)} on {run.machine}, {run.date}).",
+        f"<details><summary>What the papers say, and what came out</summary>\n\n"
+        f"{markdown(heads, rows)}\n\n</details>",
+    ]
+
+
+def mistakes(judged: dict[str, Judgement]) -> str:
     """Return the part of the page on what is wrong in the papers."""
-    wrong = [claim for name, claim in all_claims().items() if name.startswith("E-")]
-    rows = "\n".join(f"| `{c.id}` | {cell(c.where)} | {cell(c.says)} |" for c in wrong)
-    return f"""<details><summary>What is wrong in the papers: {len(wrong)} statements</summary>
-
-`hessence claims` with one of these names shows the counterexample, and what is right.
-
-| claim | where | as printed, and false |
-|---|---|---|
-{rows}
-
-</details>"""
+    wrong = [j.claim for name, j in judged.items() if name.startswith("E-")]
+    rows = [(f"`{c.id}`", c.where, c.says) for c in wrong]
+    return (
+        f"<details><summary>What is wrong in the papers: {len(wrong)} statements</summary>\n\n"
+        "`hessence claims` with one of these names shows the counterexample, and what is right.\n\n"
+        f"{markdown(('claim', 'where', 'as printed, and false'), rows)}\n\n</details>"
+    )
 
 
-def small(path: Path) -> bytes:
-    """Return a picture in few enough colours and pixels to be small."""
+def table(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
+    """Return the page of all items in parts."""
+    partial = sum(bool(item.reason) for item in all_items())
+    words = [verdict(item, judged) for item in all_items()]
+    summary = (
+        f"{words.count('holds')} hold, {words.count('holds in part')} hold in part or on a "
+        f"condition, {words.count('fails')} fail, {words.count('cannot tell')} cannot be told. "
+        f"{partial or 'None'} of the items {'is' if partial == 1 else 'are'} incomplete"
+        + ("; each says why." if partial else ".")
+    )
+    parts = [TABLE.format(count=len(all_items()), summary=summary, papers=papers())]
+    for number in PAPERS:
+        rows = [
+            (item.name, verdict(item, judged), basis(item, runs, judged))
+            for item in all_items()
+            if item.paper == number
+        ]
+        parts += [f"## Paper {number}", markdown(("item", "verdict", "what it rests on"), rows)]
+    for mark, heading in (("E-", "Mistakes"), ("A-", "Answers to what the papers leave open")):
+        rows = [
+            (f"`{j.claim.id}`", j.claim.where, j.claim.says, j.word)
+            for j in judged.values()
+            if j.claim.id.startswith(mark)
+        ]
+        parts += [f"## {heading}", markdown(("entry", "where", "statement", "verdict"), rows)]
+    return [*parts, "## The runs", made(runs)]
+
+
+def verdict(item: Item, judged: dict[str, Judgement]) -> str:
+    """Return what came out for an item, from the entries that judge it.
+
+    Entries of mistakes state what is printed and false; the item is right or wrong without them.
+    """
+    names = [name for name in item.judged.split() if not name.startswith("E-")]
+    words = {judged[name].word for name in names or item.judged.split()}
+    if len(words) == 1 and not (word := min(words)).startswith("holds if"):
+        return word
+    return "cannot tell" if words == {"cannot tell"} else "holds in part"
+
+
+def basis(item: Item, runs: Sequence[Run], judged: dict[str, Judgement]) -> str:
+    """Return what an item's verdict rests on."""
+    told = []
+    for name in item.judged.split():
+        deciding = judged[name].deciding
+        size = "undecided" if deciding is None else deciding.size
+        told.append(f"`{name}` {judged[name].word} ({size}{' run' * (size in PRESETS)})")
+    if item.figure:
+        sizes = [run.preset for run in runs if run.experiment == item.figure]
+        drawn = " and ".join(dict.fromkeys(sizes)) or "not yet"
+        told.append(f"drawn by `hessence reproduce {item.figure}`: {drawn}")
+    told += [f"incomplete: {item.reason}"] * bool(item.reason)
+    return "; ".join(told)
+
+
+def made(runs: Sequence[Run]) -> str:
+    """Return which runs were made, and what those that were not would take."""
+    rows = [
+        (f"`{run.command}`", duration(run.seconds), run.machine, run.date)
+        for run in runs
+        if run.experiment in all_experiments()
+    ]
+    done = {run.experiment for run in runs if run.preset == "paper"}
+    for name, experiment in all_experiments().items():
+        if name not in done:
+            needs = duration(60 * experiment.minutes["paper"]) + (
+                " on a GPU" if "paper" in experiment.gpu else " on one core"
+            )
+            data = ", ".join(experiment.data(experiment.presets["paper"]))
+            also = f", with {data}" if data else ""
+            command = f"`hessence reproduce {name} --preset paper`"
+            rows.append((command, f"not made: needs {needs}{also}", "", ""))
+    return markdown(("run", "computing time", "machine", "date"), rows)
+
+
+def papers() -> str:
+    """Return which paper has which number."""
+    return "\n".join(f"- {number}: {title}" for number, title in PAPERS.items())
+
+
+def file_name(run: Run, picture: str) -> str:
+    """Return the name that a run's picture has in the gallery."""
+    changed = "-".join(f"{name}-{value}" for name, value in run.changed.items())
+    parts = (run.experiment, run.preset * (run.preset != "quick"), changed, picture)
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(filter(None, parts)).lower()).strip("-") + ".webp"
+
+
+def small(content: bytes) -> bytes:
+    """Return a picture at the width of a page, with all its colours."""
     from PIL import Image
 
-    whole = Image.open(path).convert("RGB")
-    for width in WIDTHS:
-        size = (min(width, whole.width), round(whole.height * min(1, width / whole.width)))
-        shrunk = whole.resize(size, Image.Resampling.BICUBIC)
-        for colours in COLOURS:
-            buffer = io.BytesIO()
-            shrunk.quantize(colours, kmeans=2, dither=Image.Dither.NONE).save(
-                buffer, "PNG", optimize=True
-            )
-            if buffer.tell() <= MOST_BYTES:
-                return buffer.getvalue()
+    whole = Image.open(io.BytesIO(content)).convert("RGB")
+    if whole.width > WIDTH:
+        size = (WIDTH, round(whole.height * WIDTH / whole.width))
+        whole = whole.resize(size, Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    whole.save(buffer, "WEBP", lossless=True, quality=100, method=6)
     return buffer.getvalue()
 
 
-def section(result: Result) -> str:
-    """Return one experiment's part of the page."""
-    stated, name = result.stated, result.stated["experiment"]
-    pictures = "\n\n".join(
-        f"![{stated['title']}: {picture}](gallery/{name}-{picture}.png)"
-        for picture in stated["pictures"]
-    )
-    held = [finding for finding in result.findings if finding.holds]
-    rows = "\n".join(
-        f"| {cell(f.claim)} | {cell(f.where)} | {verdict(f)} | {cell(f.evidence)} |"
-        for f in result.findings
-    )
-    shows = stated["shows"][:1].upper() + stated["shows"][1:]
-    return f"""## {stated["title"]}
-
-{shows} ({", ".join(stated["figures"])}).
-
-```sh
-hessence reproduce {name}
-```
-
-{pictures}
-
-{len(held)} of {len(result.findings)} statements came out as the papers have them.
-
-<details><summary>What the papers say, and what came out</summary>
-
-| what the papers say | where | holds | what came out |
-|---|---|---|---|
-{rows}
-
-</details>"""
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
 def cell(text: str) -> str:
@@ -138,7 +252,12 @@ def anchor(title: str) -> str:
     return kept.replace(" ", "-")
 
 
+def write(path: Path, parts: Sequence[str]) -> None:
+    """Write a page from its parts."""
+    path.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python docs/gallery.py OUT")
-    main(Path(sys.argv[1]))
+    if len(sys.argv) < 2:
+        sys.exit("usage: python docs/gallery.py OUT [OUT ...]")
+    main([Path(name) for name in sys.argv[1:]])

@@ -26,13 +26,13 @@ import hessence as hs
 from hessence.models.history import History
 from hessence.models.monitor import Monitor
 from hessence.papers.experiments.datasets import MissingDataError, load_images
-from hessence.papers.experiments.outputs import NothingToReportError, read_results
-from hessence.papers.experiments.results_page import results_page
+from hessence.papers.experiments.results import NothingToReportError, read_results
 from hessence.papers.experiments.shared.byte_pairs import load_byte_pairs
 from hessence.papers.experiments.shared.gpt2 import load_gpt2
 from hessence.papers.experiments.shared.llama import LlamaShape
 from hessence.papers.experiments.shared.llama2c import load_checkpoint, load_tokenizer
 from hessence.papers.experiments.store import CorruptStoreError, Key, Row, open_store
+from hessence.papers.results_page import results_page
 from tests.papers.experiments.shared.gpt2_files import (
     random_weights,
     write_tensors,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import textwrap
 from collections.abc import Sequence
@@ -10,14 +11,9 @@ from typing import Any
 
 from hessence.cli import CommandError
 from hessence.papers import papers_named
-from hessence.papers.claims.ledger import (
-    Judged,
-    UnknownClaimError,
-    all_claims,
-    find_claim,
-    one_thread,
-)
+from hessence.papers.claims.ledger import UnknownClaimError, all_claims, find_claim, one_thread
 from hessence.papers.claims.protocol import Claim
+from hessence.papers.judgements import Judgement, judge_claim
 
 WIDTH = 100
 
@@ -42,34 +38,36 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(["", *_papers(chosen)]))
         return 0
     with one_thread():
-        judged = [(claim, claim.check()) for claim in chosen if claim.check is not None]
+        judged = [judge_claim(claim) for claim in chosen]
     print(_as_json(judged) if options.json else _as_text(judged))
     return 0
 
 
-def _as_json(judged: Sequence[Judged]) -> str:
+def _as_json(judged: Sequence[Judgement]) -> str:
     entries = [
-        {"id": claim.id, "where": claim.where, "says": claim.says, "check": claim.code,
-         "verdict": verdict.word, "holds": verdict.holds, "condition": verdict.condition,
-         "evidence": verdict.evidence}
-        for claim, verdict in judged
+        {"id": j.claim.id, "where": j.claim.where, "says": j.claim.says, "check": j.claim.code,
+         "verdict": j.word, "holds": j.holds, "condition": j.condition, "differs": j.claim.differs,
+         "evidence": [dataclasses.asdict(piece) for piece in j.evidence]}
+        for j in judged
     ]  # fmt: skip
     return json.dumps(entries, indent=2)
 
 
-def _as_text(judged: Sequence[Judged]) -> str:
+def _as_text(judged: Sequence[Judgement]) -> str:
     lines = []
-    for claim, verdict in judged:
-        lines.append(f"{claim.id}  {verdict.word}")
-        texts = (f"{claim.where}: {claim.says}", verdict.evidence)
+    for j in judged:
+        lines.append(f"{j.claim.id}  {j.word}")
+        texts = (f"{j.claim.where}: {j.claim.says}", *j.told)
         lines += [_paragraph(text, initial="    ") for text in texts]
-    lines += ["", *_papers([claim for claim, _ in judged])]
-    whole = sum(verdict.holds and verdict.condition is None for _, verdict in judged)
-    partly = sum(verdict.holds and verdict.condition is not None for _, verdict in judged)
-    failing = len(judged) - whole - partly
+    lines += ["", *_papers([j.claim for j in judged])]
+    whole = sum(j.word == "holds" for j in judged)
+    partly = sum(j.condition is not None for j in judged)
+    failing = sum(j.holds is False for j in judged)
+    untold = len(judged) - whole - partly - failing
     lines.append(
         f"\n{len(judged)} claim{'s' * (len(judged) != 1)}: {whole} hold{'s' * (whole == 1)}, "
-        f"{partly} on a condition, {failing} fail{'s' * (failing == 1)}."
+        f"{partly} on a condition, {failing} fail{'s' * (failing == 1)}"
+        + (f", {untold} cannot be told." if untold else ".")
     )
     return "\n".join(lines)
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hessence._common.files import write_atomically
 from hessence.cli import CommandError
-from hessence.papers.claims.ledger import (
-    Judged,
-    all_claims,
-    ledger_sections,
-    ledger_table,
-    one_thread,
-)
-from hessence.papers.experiments.outputs import NothingToReportError, read_results
-from hessence.papers.experiments.results_page import results_page
+from hessence.papers.claims.ledger import all_claims, one_thread
+from hessence.papers.experiments.results import NothingToReportError, Result, read_results
+from hessence.papers.judgements import Judgement, judge_claim, ledger_sections, ledger_table
 from hessence.papers.page import Table
+from hessence.papers.recorded import merged, recorded_runs, run_of
+from hessence.papers.results_page import results_page
 from hessence.papers.task_progress import TaskProgress
 
 
@@ -36,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     folder: Path = options.out
     try:
         results = read_results(folder)
-        content = results_page(results, () if options.no_claims else claims_tables())
+        content = results_page(results, () if options.no_claims else claims_tables(results))
     except NothingToReportError as error:
         raise CommandError(str(error)) from error
     write_atomically(folder / "report.html", content)
@@ -44,21 +41,21 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def claims_tables() -> list[tuple[str, Table]]:
-    """Return the claims with their verdicts, paper by paper.
+def claims_tables(results: Sequence[Result]) -> list[tuple[str, Table]]:
+    """Return the claims with verdict and evidence, paper by paper.
 
     A check that needs a package which is not installed leaves its claim without a verdict, and
     the others alone.
     """
-    judged: list[Judged] = []
+    runs = merged(map(run_of, results), recorded_runs())
+    judged: list[Judgement] = []
     open_rows: list[tuple[str, ...]] = []
-    claims = [claim for claim in all_claims().values() if claim.check is not None]
+    claims = list(all_claims().values())
     with TaskProgress("claims", sys.stderr) as progress, one_thread():
         for done, claim in enumerate(claims):
             progress.update(done, len(claims))
             try:
-                assert claim.check is not None
-                judged.append((claim, claim.check()))
+                judged.append(judge_claim(claim, runs))
             except ImportError as error:
                 open_rows.append((claim.id, claim.where, claim.says, "not judged", f"{error}"))
     sections = ledger_sections(judged)

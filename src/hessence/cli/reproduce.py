@@ -25,11 +25,12 @@ from hessence.papers.experiments.datasets import MissingDataError, require_data
 from hessence.papers.experiments.engines import open_engine
 from hessence.papers.experiments.jobs import Engine, EngineError, most_workers
 from hessence.papers.experiments.listing import described, listing
-from hessence.papers.experiments.outputs import FAILURES, findings_table, folder_name, write_outputs
+from hessence.papers.experiments.outputs import FAILURES, folder_name, write_outputs
 from hessence.papers.experiments.protocol import PRESETS, Experiment
 from hessence.papers.experiments.runner import collect, list_tasks
 from hessence.papers.experiments.settings import SettingError, changed, nearest
 from hessence.papers.experiments.store import CorruptStoreError, InUseError, Store, open_store
+from hessence.papers.judgements import findings_table
 from hessence.papers.task_progress import TaskProgress
 
 KEPT = "what is finished is kept, and the same command goes on from there."

@@ -8,10 +8,11 @@ import pytest
 
 from hessence.cli.main import main
 from hessence.papers import PAPERS, claims, papers_named
-from hessence.papers.claims.ledger import MODULES, all_claims, ledger_sections
+from hessence.papers.claims.ledger import MODULES, all_claims
 from hessence.papers.claims.protocol import judge
 from hessence.papers.claims.tiny_transformers import draw
 from hessence.papers.experiments.catalogue import find_experiment
+from hessence.papers.judgements import judge_claim, ledger_sections
 
 # What came out. A verdict that changes is either a mistake of ours or news.
 VERDICTS = {
@@ -290,6 +291,8 @@ def test_claims_as_json(capsys):
     assert entry["verdict"] == "holds if δx > 0"
     assert entry["holds"] is True
     assert entry["condition"] == "δx > 0"
+    assert [piece["size"] for piece in entry["evidence"]][:1] == ["exact case"]
+    assert entry["evidence"][0]["criterion"] == "no gap above 1e-09"
 
 
 def test_the_command_lists_claims_without_judging_them(capsys):
@@ -329,9 +332,7 @@ def test_an_empty_id_is_one_sentence(name, capsys):
 
 def test_tables_for_a_page():
     chosen = [all_claims()[name] for name in ("000-T3.1", "000-eq2", "E-000-smallest")]
-    sections = ledger_sections(
-        [(claim, claim.check()) for claim in chosen if claim.check is not None]
-    )
+    sections = ledger_sections(map(judge_claim, chosen))
     assert [heading for heading, _ in sections] == [
         "What paper 000 says",
         "Mistakes in the papers",

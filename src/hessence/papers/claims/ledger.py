@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 
-from hessence.papers.claims.protocol import Claim, Verdict
+from hessence.papers.claims.protocol import Claim
 from hessence.papers.experiments.jobs import limited_threads
 from hessence.papers.experiments.settings import nearest
-from hessence.papers.page import Table
 
-Judged = tuple[Claim, Verdict]
 MODULES = (
     "paper_000_linear",
     "paper_000_vectors",
@@ -99,19 +97,3 @@ def find_claim(name: str) -> Claim:
     if name not in known:
         raise UnknownClaimError(f"there is no claim {name}; near it: {nearest(name, known)}.")
     return known[name]
-
-
-def ledger_table(judged: Iterable[Judged]) -> Table:
-    """Lay out claims and verdicts, for a terminal or a page."""
-    rows = [(c.id, c.where, c.says, v.word, v.evidence) for c, v in judged]
-    return Table(("claim", "where", "what it says", "verdict", "evidence"), rows)
-
-
-def ledger_sections(judged: Iterable[Judged]) -> list[tuple[str, Table]]:
-    """Return the claims as sections of a page, one for each paper and one for mistakes."""
-    groups: dict[str, list[Judged]] = {}
-    for claim, verdict in judged:
-        paper = claim.id.partition("-")[0]
-        heading = HEADINGS.get(paper, f"What paper {paper} says")
-        groups.setdefault(heading, []).append((claim, verdict))
-    return [(heading, ledger_table(entries)) for heading, entries in groups.items()]

@@ -10,11 +10,15 @@ DENSE = "against eigvalsh of the dense Hessian"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found: whether the statement holds, on which condition, and the numbers."""
+    """What a check found: whether the statement holds, on which condition, and the numbers.
+
+    The criterion is what was asked for, before anything was computed.
+    """
 
     holds: bool
     condition: str | None
     evidence: str
+    criterion: str = ""
 
     @property
     def word(self) -> str:
@@ -84,6 +88,7 @@ def judge(
     'two draws; largest gap 5e-01 in 2 cases, 1 of them too large'
     """
     wrong = [not gap <= tolerance for gap in gaps]
+    asked = f"no gap above {tolerance:g}"
     # What is no number counts as too large, and is shown.
     largest = max(gaps, key=lambda gap: (gap != gap, gap))
     told = f"{evidence}; largest gap {largest:.0e} in {len(gaps)} cases"
@@ -92,12 +97,12 @@ def judge(
     elif any(wrong):
         told += f", {sum(wrong)} of them too large"
     if not any(wrong):
-        return Verdict(True, None, told)
+        return Verdict(True, None, told, asked)
     if condition is None or inside is None:
-        return Verdict(False, None, told)
+        return Verdict(False, None, told, asked)
     kept = [gap for gap, is_inside in zip(gaps, inside, strict=True) if is_inside]
     if not kept or not all(gap <= tolerance for gap in kept):
-        return Verdict(False, None, told)
+        return Verdict(False, None, told, asked)
     cases = "1 case" if len(kept) == 1 else f"{len(kept)} cases"
     told = f"{evidence}; largest gap {max(kept):.0e} in {cases} where {condition}, "
-    return Verdict(True, condition, f"{told}{largest:.0e} elsewhere")
+    return Verdict(True, condition, f"{told}{largest:.0e} elsewhere", asked)

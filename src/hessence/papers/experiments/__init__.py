@@ -89,7 +89,7 @@ How it runs
 ``catalogue`` finds experiments, ``settings`` parses and limits their settings, ``runner`` asks the
 ``store`` which ``records`` are missing and hands these tasks to an engine (``engines``,
 ``dask_engine``) as ``jobs``; ``fingerprints`` tells which code made a record. ``outputs`` writes
-the folder and reads it again, and ``results_page`` makes the page.
+the folder, and ``results`` reads it again.
 '''
 
 from hessence.papers.experiments.protocol import Experiment, Finding, Record, Task

@@ -1,29 +1,27 @@
-"""What an experiment leaves in its folder: figure, records, settings, findings; and reading it."""
+"""What an experiment leaves in its folder: figure, records, settings, findings."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import datetime
 import hashlib
 import io
 import json
+import os
 import platform
 import re
 import shlex
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hessence._common.files import read_regular, write_atomically
-from hessence._common.schema import fits
+from hessence._common.files import write_atomically
 from hessence.papers.experiments.protocol import Experiment, Finding, Record
 from hessence.papers.experiments.records import canonical_json, json_value, ordered_json
 from hessence.papers.experiments.runner import Collected
 from hessence.papers.experiments.settings import differences
-from hessence.papers.page import Table
 
 PACKAGES = ("hessence", "numpy", "scipy", "torch", "matplotlib", "scikit-learn")
 FAILURES = "failures.txt"
@@ -70,6 +68,8 @@ def write_outputs(
         "seed": seed,
         "tasks": collected.tasks,
         "seconds": round(collected.seconds, 3),
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
         "versions": versions(),
     }
     write_atomically(folder / "settings.json", _pretty(described))
@@ -82,6 +82,7 @@ def write_outputs(
         "figures": experiment.figures,
         "shows": experiment.shows,
         "pictures": list(experiment.pictures),
+        "captions": list(experiment.captions.values()),
         "findings": [dataclasses.asdict(finding) for finding in found],
     }
     write_atomically(folder / FINDINGS, _pretty(stated))
@@ -129,6 +130,12 @@ def as_csv(records: list[Record]) -> str:
     return stream.getvalue()
 
 
+def machine() -> str:
+    """Return what computes, in a few words."""
+    cores = os.cpu_count() or 1
+    return f"{platform.machine()} with {cores} core{'s' * (cores != 1)}"
+
+
 def versions() -> dict[str, str]:
     """Return the versions of everything that numbers may depend on."""
     found = {"python": platform.python_version()}
@@ -174,108 +181,3 @@ def _render(
             figure.savefig(buffer, format=kind, dpi=150, metadata=facts)
             files.append(buffer.getvalue())
     return files[0], files[1]
-
-
-class NothingToReportError(Exception):
-    """No finished experiment in a folder; the text is one sentence for the user."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished experiment, read from its folder: texts, numbers, pictures, nothing else."""
-
-    folder: Path
-    stated: dict[str, Any]
-    described: dict[str, Any]
-    pictures: dict[str, bytes]
-
-    @property
-    def findings(self) -> list[Finding]:
-        """What the papers say, and what came out."""
-        return [Finding(**finding) for finding in self.stated["findings"]]
-
-
-STATED = {"experiment": str, "title": str, "shows": str}
-DESCRIBED = {"preset": str, "seed": int, "tasks": int, "seconds": float}
-FOUND = {
-    "claim": str,
-    "where": str,
-    "holds": bool | None,
-    "evidence": str,
-    "id": str,
-    "criterion": str,
-    "searched": str,
-}
-PNG = b"\x89PNG\r\n\x1a\n"
-LARGEST = 2**25
-"""No file of a folder has more bytes."""
-
-
-def read_results(folder: Path) -> list[Result]:
-    """Return the finished experiments of an output folder, in order of their ids."""
-    results = []
-    for path in sorted(folder.glob("*/findings.json")):
-        try:
-            results.append(_read_result(path.parent))
-        except (OSError, ValueError, KeyError, RecursionError) as error:
-            raise NothingToReportError(
-                f"{path.parent} cannot be read; run its experiment again ({str(error)[:200]})."
-            ) from error
-    if not results:
-        raise NothingToReportError(
-            f"there are no results in {folder}; hessence reproduce --out {folder} makes some."
-        )
-    return results
-
-
-def _read_result(folder: Path) -> Result:
-    """Read a folder, and refuse anything but what ``write_outputs`` puts there."""
-    stated = json.loads(_inside(folder, FINDINGS))
-    described = json.loads(_inside(folder, "settings.json"))
-    findings = stated.get("findings") if isinstance(stated, dict) else None
-    if not isinstance(findings, list) or not isinstance(described, dict):
-        raise ValueError("findings or settings are missing")
-    parts: list[tuple[Any, dict[str, Any]]] = [(stated, STATED), (described, DESCRIBED)]
-    for data, fields in (*parts, *((finding, FOUND) for finding in findings)):
-        if not isinstance(data, dict) or not all(fits(data[name], fields[name]) for name in fields):
-            raise ValueError(f"{', '.join(fields)} are not what they should be")
-    if any(finding.keys() != FOUND.keys() for finding in findings):
-        raise ValueError("a finding has other fields")
-    names = [stated["figures"], stated["pictures"]]
-    if not all(isinstance(some, list) and all(isinstance(n, str) for n in some) for some in names):
-        raise ValueError("figures and pictures must be lists of names")
-    if not isinstance(described["settings"], dict):
-        raise ValueError("settings must be a table")
-    if not isinstance(described.setdefault("command", f"hessence reproduce {folder.name}"), str):
-        raise ValueError("command must be a text")
-    pictures = {name: _inside(folder, f"{name}.png") for name in stated["pictures"]}
-    if not all(content.startswith(PNG) for content in pictures.values()):
-        raise ValueError("a picture is no PNG")
-    return Result(folder, stated, described, pictures)
-
-
-def _inside(folder: Path, name: str) -> bytes:
-    """Read a file that lies in the folder, under its own name or by a link within the folder."""
-    path = (folder / name).resolve()
-    if Path(name).name != name or path.parent != folder.resolve():
-        raise ValueError(f"{name!r} is not in the folder")
-    if path.stat().st_size > LARGEST:
-        raise ValueError(f"{name} has more than {LARGEST} bytes")
-    return read_regular(path)
-
-
-def findings_table(findings: Sequence[Finding]) -> Table:
-    """Lay out what the papers say and what came out."""
-    rows = [(f.claim, f.where, verdict(f), f.evidence) for f in findings]
-    return Table(("what the papers say", "where", "holds", "what came out"), rows)
-
-
-def verdict(finding: Finding) -> str:
-    """Return yes, no, or that the settings cannot tell.
-
-    Examples
-    --------
-    >>> verdict(Finding("the sky is blue", "000 §1", None, "looked at night"))
-    'cannot tell'
-    """
-    return {True: "yes", False: "no", None: "cannot tell"}[finding.holds]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,11 @@ class Finding:
         # Comparisons of NumPy numbers are not Python's bool, which JSON insists on.
         object.__setattr__(self, "holds", None if self.holds is None else bool(self.holds))
 
+    @property
+    def ids(self) -> list[str]:
+        """The statements of the ledger that it is evidence for."""
+        return self.id.split()
+
 
 def no_data(settings: Any) -> Sequence[str]:
     """Return no data sets: the experiment draws all its data itself."""
@@ -77,7 +83,7 @@ class Experiment(Generic[Settings]):
         Instances of one frozen dataclass under ``tiny``, ``quick`` and ``paper``.
     tasks, run, draw, findings : callable
         The four functions. `draw` may also be a mapping from names to functions, where the same
-        records make several figures.
+        records make several figures. The first line of a function's docstring is the caption.
     minutes : mapping of str to float
         Rough time for ``quick`` and ``paper``: on one core, or on one GPU where `gpu` says so.
     common : tuple of str
@@ -136,3 +142,11 @@ class Experiment(Generic[Settings]):
     def pictures(self) -> Mapping[str, Callable[[Settings, list[Record], Any], None]]:
         """The drawing functions by the names of their files."""
         return self.draw if isinstance(self.draw, Mapping) else {"figure": self.draw}
+
+    @property
+    def captions(self) -> dict[str, str]:
+        """What one sees in each picture: the first line of its function's docstring."""
+        return {
+            name: (inspect.getdoc(draw) or "").partition("\n")[0]
+            for name, draw in self.pictures.items()
+        }

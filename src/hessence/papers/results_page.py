@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hessence.papers import PAPERS
-from hessence.papers.experiments.outputs import Result, findings_table, verdict
+from hessence.papers.experiments.results import Result
+from hessence.papers.judgements import findings_table, outcome
 from hessence.papers.page import STYLE, Table
+from hessence.papers.recorded import duration
 
 TITLE = "Hessence: the papers, run again"
 VERDICTS = ("holds", "verdict")
@@ -25,7 +27,8 @@ a { color: #0b6e99; text-decoration: none; } a:hover { text-decoration: underlin
 td { vertical-align: top; } th { background: #f4f7f8; vertical-align: bottom; }
 tbody tr:hover { background: #fafbfc; }
 table.findings td:nth-child(1) { width: 34%; } table.findings td:nth-child(2) { width: 12%; }
-table.ledger td:nth-child(1) { white-space: nowrap; } table.ledger td:nth-child(3) { width: 34%; }
+table.ledger td:nth-child(5) { white-space: pre-line; } table.ledger td:nth-child(4) { width: 9%; }
+table.ledger td:nth-child(1) { white-space: nowrap; } table.ledger td:nth-child(3) { width: 26%; }
 .verdict { border-radius: .7rem; padding: .05rem .55rem; display: inline-block; line-height: 1.4; }
 .good { background: #dff0e3; color: #1c5b31; } .bad { background: #f9dfe2; color: #8c1f30; }
 .partly { background: #fcefd2; color: #6f4a00; } .open { background: #e9e9ec; color: #444; }
@@ -45,7 +48,7 @@ def results_page(results: Sequence[Result], claims: Sequence[tuple[str, Table]] 
     results : sequence of Result
         What to show.
     claims : sequence of (heading, table)
-        The papers' claims, as :func:`hessence.papers.claims.ledger.ledger_sections` lays them out;
+        The papers' claims, as :func:`hessence.papers.judgements.ledger_sections` lays them out;
         they follow the experiments.
     """
     parts = ["<h2>Overview</h2>", _contents(results, claims), _papers()]
@@ -65,7 +68,7 @@ def results_page(results: Sequence[Result], claims: Sequence[tuple[str, Table]] 
 
 
 def _lead(results: Sequence[Result], claims: Sequence[tuple[str, Table]]) -> str:
-    found = [verdict(finding) for result in results for finding in result.findings]
+    found = [outcome(finding) for result in results for finding in result.findings]
     lead = (
         f"{len(results)} experiment{'s' * (len(results) != 1)}, {len(found)} statements about "
         f"figures: {found.count('yes')} hold, {found.count('no')} do not, "
@@ -88,7 +91,7 @@ def _contents(results: Sequence[Result], claims: Sequence[tuple[str, Table]]) ->
     """Lay out links to everything on the page, and how many statements came out which way."""
     rows = []
     for result in results:
-        words = [verdict(finding) for finding in result.findings]
+        words = [outcome(finding) for finding in result.findings]
         name, title = html.escape(result.folder.name), html.escape(result.stated["title"])
         title += _changes(result)
         figures = html.escape(", ".join(result.stated["figures"]))
@@ -132,22 +135,21 @@ def _experiment(result: Result) -> list[str]:
         f"<small><code>{command}</code> · {figures}</small></h2>",
         f"<p>{html.escape(shows)}.</p>",
     ]
-    for picture, content in result.pictures.items():
-        tail = "" if picture == "figure" else picture.replace("-", " ")
-        encoded = base64.b64encode(content).decode()
-        caption = f"<figcaption>{html.escape(tail)}</figcaption>" if tail else ""
-        alt = html.escape(f"{stated['title']} {tail}".strip())
-        source = f"data:image/png;base64,{encoded}"
-        parts.append(f'<figure><img alt="{alt}" src="{source}">{caption}</figure>')
+    for caption, content in zip(stated["captions"], result.pictures.values(), strict=True):
+        told = html.escape(caption)
+        source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+        parts.append(
+            f'<figure><img alt="{told}" src="{source}"><figcaption>{told}</figcaption></figure>'
+        )
     settings = ", ".join(f"{key} = {_short(value)}" for key, value in described["settings"].items())
-    told = (
+    made = (
         f"Preset {described['preset']}, seed {described['seed']}, {described['tasks']} tasks, "
-        f"{described['seconds']:.1f} s"
+        f"{duration(described['seconds'])} on {described['machine']}, {described['date']}"
     )
     return [
         *parts,
         _table(findings_table(result.findings), "findings"),
-        f"<details><summary>{html.escape(told)}</summary>{html.escape(settings)}</details>",
+        f"<details><summary>{html.escape(made)}</summary>{html.escape(settings)}</details>",
     ]
 
 

@@ -1,0 +1,184 @@
+"""One record for each statement of the papers: its verdict, and every piece of evidence under it.
+
+A piece of evidence is a check of the ledger, on networks small enough for their whole spectrum to
+be compared, or a finding of an experiment, made now or recorded. For a theorem or a formula, one
+counterexample of any size decides. For what a paper measured, the largest run decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hessence.papers.claims.ledger import HEADINGS, all_claims
+from hessence.papers.claims.protocol import Claim, Verdict
+from hessence.papers.experiments.protocol import PRESETS, Finding
+from hessence.papers.page import Table
+from hessence.papers.recorded import Run, recorded_runs
+
+CHECK = "exact case"
+SIZES = (CHECK, *PRESETS)
+"""What evidence is of, from small to large."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one check or one run says about a statement.
+
+    Attributes
+    ----------
+    size : str
+        ``"exact case"``, or the preset of the run.
+    holds : bool or None
+        Whether the statement came out; None if the run cannot tell.
+    numbers, criterion : str
+        What was found, and what was asked for before.
+    condition : str or None
+        On what the statement depends, if it holds on a condition.
+    searched : str
+        Which setting was searched for until the effect showed.
+    made : str
+        How and when the evidence was made.
+    """
+
+    size: str
+    holds: bool | None
+    numbers: str
+    criterion: str
+    condition: str | None = None
+    searched: str = ""
+    made: str = ""
+
+    @property
+    def word(self) -> str:
+        """What it says, in a word or a few."""
+        if self.holds is None:
+            return "cannot tell"
+        return Verdict(self.holds, self.condition, "").word
+
+    @property
+    def told(self) -> str:
+        """All of it, as a short paragraph."""
+        kind = self.size if self.size == CHECK else f"{self.size} run"
+        made = f" ({self.made})" if self.made else ""
+        asked = f" Asked for: {self.criterion}." if self.criterion else ""
+        searched = f" Searched for: {self.searched}." if self.searched else ""
+        return f"{kind}{made}: {self.word}. {self.numbers}.{asked}{searched}"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A statement, and all the evidence for and against it."""
+
+    claim: Claim
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def deciding(self) -> Evidence | None:
+        """The piece of evidence that decides, or None if none can."""
+        told = [piece for piece in self.evidence if piece.holds is not None]
+        if not told:
+            return None
+        if self.claim.measured:
+            largest = max(SIZES.index(piece.size) for piece in told)
+            told = [piece for piece in told if SIZES.index(piece.size) == largest]
+        # What fails counts more than what holds on a condition, and that more than what holds.
+        return min(told, key=lambda piece: (piece.holds, piece.condition is None))
+
+    @property
+    def word(self) -> str:
+        """The verdict in a word or a few."""
+        return "cannot tell" if self.deciding is None else self.deciding.word
+
+    @property
+    def holds(self) -> bool | None:
+        """The verdict."""
+        return None if self.deciding is None else self.deciding.holds
+
+    @property
+    def condition(self) -> str | None:
+        """On what the statement depends, if it holds on a condition."""
+        return None if self.deciding is None else self.deciding.condition
+
+    @property
+    def disagree(self) -> bool:
+        """Whether some evidence is for the statement, and other evidence against it."""
+        return len({piece.holds for piece in self.evidence if piece.holds is not None}) > 1
+
+    @property
+    def told(self) -> list[str]:
+        """The evidence in paragraphs, and why it differs where it does."""
+        told = [piece.told for piece in self.evidence]
+        return [*told, f"Why they differ: {self.claim.differs}."] if self.claim.differs else told
+
+
+def judge_claim(claim: Claim, runs: Iterable[Run] | None = None) -> Judgement:
+    """Make a claim's check, and join it with what runs found (those recorded, by default)."""
+    pieces = []
+    if claim.check is not None:
+        found = claim.check()
+        pieces.append(
+            Evidence(CHECK, found.holds, found.evidence, found.criterion, found.condition)
+        )
+    return Judgement(claim, (*pieces, *from_runs(claim.id, runs)))
+
+
+def from_runs(name: str, runs: Iterable[Run] | None = None) -> tuple[Evidence, ...]:
+    """Return what runs found about a statement."""
+    return tuple(
+        Evidence(run.preset, f.holds, f.evidence, f.criterion, searched=f.searched, made=run.told)
+        for run in (recorded_runs() if runs is None else runs)
+        for f in run.findings
+        if name in f.ids
+    )
+
+
+def sentence(finding: Finding) -> tuple[str, str]:
+    """Return what a finding is about, and where the papers say so.
+
+    An experiment of one's own may have a sentence where the library's have the ledger's names.
+    """
+    claims = [all_claims()[name] for name in finding.ids if name in all_claims()]
+    if not claims:
+        return finding.claim, finding.where
+    return claims[0].says, "; ".join(claim.where for claim in claims)
+
+
+def findings_table(findings: Sequence[Finding]) -> Table:
+    """Lay out what the papers say and what came out."""
+    rows = [(*sentence(f), outcome(f), _numbers(f)) for f in findings]
+    return Table(("what the papers say", "where", "holds", "what came out"), rows)
+
+
+def _numbers(finding: Finding) -> str:
+    asked = f"; asked for: {finding.criterion}" if finding.criterion else ""
+    return (
+        finding.evidence + asked + (f"; searched for: {finding.searched}" * bool(finding.searched))
+    )
+
+
+def outcome(finding: Finding) -> str:
+    """Return yes, no, or that the settings cannot tell.
+
+    Examples
+    --------
+    >>> outcome(Finding("the sky is blue", "000 §1", None, "looked at night"))
+    'cannot tell'
+    """
+    return {True: "yes", False: "no", None: "cannot tell"}[finding.holds]
+
+
+def ledger_table(judged: Iterable[Judgement]) -> Table:
+    """Lay out statements, verdicts and evidence, for a page."""
+    rows = [(j.claim.id, j.claim.where, j.claim.says, j.word, "\n".join(j.told)) for j in judged]
+    return Table(("claim", "where", "what it says", "verdict", "evidence"), rows)
+
+
+def ledger_sections(judged: Iterable[Judgement]) -> list[tuple[str, Table]]:
+    """Return the statements as sections of a page, one for each paper and one for mistakes."""
+    groups: dict[str, list[Judgement]] = {}
+    for judgement in judged:
+        paper = judgement.claim.id.partition("-")[0]
+        heading = HEADINGS.get(paper, f"What paper {paper} says")
+        groups.setdefault(heading, []).append(judgement)
+    return [(heading, ledger_table(entries)) for heading, entries in groups.items()]
