@@ -12,6 +12,7 @@ import pytest
 from hessence.cli.main import main
 from hessence.papers import PAPERS
 from hessence.papers.claims.ledger import all_claims
+from hessence.papers.experiments.catalogue import find_experiment
 from hessence.papers.items import all_items
 from hessence.papers.judgements import Judgement, from_runs
 from tests.papers.experiments.runs import SLEEPER
@@ -50,7 +51,8 @@ def test_it_shows_every_picture_and_statement_of_the_library(gallery, home):
     page = (home / "gallery.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"\(gallery/([^)]+)\)", page))
     assert shown == {path.name for path in (home / "gallery").iterdir()}
-    assert shown == {"relu-cells-tiny-figure.webp"}
+    pictures = find_experiment("relu-cells").pictures
+    assert shown == {f"relu-cells-tiny-{name}.webp" for name in pictures}
     anchors = re.findall(r"\(#([^)]+)\)", page)
     assert anchors == [gallery.anchor(title) for title in re.findall(r"^## (.+)$", page, re.M)]
     wrong = sum(name.startswith("E-") for name in all_claims())
