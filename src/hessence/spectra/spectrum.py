@@ -91,17 +91,18 @@ class Spectrum(SpectralResult, kind="spectrum"):
         sizes = [int(column.shape[-1]) for column in columns]
         self._ends = np.cumsum(sizes)
         counts = _join_counts([family.multiplicity for family in self.families], sizes, values)
-        self._arrange(values, counts, np.arange(self._ends[-1]))
+        self._arrange(values, counts)
 
-    def _arrange(self, values: Array, counts: Array, origins: Any) -> None:
+    def _arrange(self, values: Array, counts: Array) -> None:
         """Keep the groups; those of a single network without the empty ones, and sorted."""
+        order = np.arange(int(values.shape[-1]))
         if values.ndim == 1:
-            order = np.argsort(-to_numpy(values), stable=True)
-            order = order[to_numpy(counts)[order] > 0]
+            order, present = np.argsort(-to_numpy(values), stable=True), to_numpy(counts)
+            if not 0 < present.min() == present.max():
+                order = order[present[order] > 0]
+                counts = integers(present[order], values)
             values = self._xp.take(values, integers(order, values), axis=0)
-            counts = integers(to_numpy(counts)[order], values)
-            origins = origins[order]
-        self._values, self._counts, self._origins = values, counts, origins
+        self._values, self._counts, self._origins = values, counts, order
 
     def space(self, index: int) -> Eigenspace:
         """Return one of ``spaces`` without making the others."""
@@ -308,7 +309,8 @@ class Spectrum(SpectralResult, kind="spectrum"):
         self.method, self.exact, self.families = str(data["method"]), bool(data["exact"]), ()
         self.reason = str(data.get("reason", ""))
         self._xp = api.array_namespace(values)
-        self._arrange(values, counts, labels)
+        self._arrange(values, counts)
+        self._origins = labels[self._origins]
         self._bounds = errors
         return self
 

@@ -227,6 +227,8 @@ VERDICTS = {
     "E-000-mup": "fails",
     "E-000-ntp": "fails",
     "A-001-inputs": "holds",
+    "A-002-balanced": "holds",
+    "A-002-split": "holds",
     "A-000-cells": "holds",
     "A-000-edge": "holds",
     "A-000-depth": "holds",

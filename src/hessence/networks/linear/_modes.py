@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 
@@ -28,6 +28,10 @@ TOLERANCE = 1000
 
 ROUNDING = 32
 """How many ε of its terms a gradient may be off by."""
+
+
+WHITE = 8
+"""How many ε white data may be off by, on average over the inputs."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +96,13 @@ def find_modes(H: LinearProducts) -> Modes:
     # The gradient M Σ − C is a difference, and rounding in it is measured by its terms.
     terms = to_numpy(H.loss_hessian(H.chain.product)).astype(np.float64) / of_gradient
     size = max(float(np.linalg.norm(gradient)), float(np.linalg.norm(terms)))
+    # The end-to-end matrix is there, unless it may have overflowed on the way.
+    modest = sum(abs(math.log10(size)) for size in sizes) < 250
+    product = _normalised(H.chain.product)[0] if modest else reduce(np.matmul, weights[::-1])
     # Data and the first and last product mostly tell all directions apart; if not, ask all layers.
-    modes = _Search(weights, variance, gradient, size, precision).run()
+    modes = _Search(weights, variance, gradient, size, precision, product).run()
     if not modes.aligned:
-        again = _Search(weights, variance, gradient, size, precision, thorough=True).run()
+        again = _Search(weights, variance, gradient, size, precision).run()
         modes = min(modes, again, key=lambda found: found.defect)
     return replace(
         modes,
@@ -120,20 +127,22 @@ class _Search:
         gradient: Numbers,
         size: float,
         precision: float,
-        thorough: bool = False,
+        product: Numbers | None = None,
     ) -> None:
+        """Prepare a search in which the end-to-end matrix stands for the layers; else all do."""
         self.weights, self.variance, self.whole, self.size = weights, variance, gradient, size
         self.noise = ROUNDING * precision * size
         # A gradient that is nothing but rounding has no directions to follow.
         self.gradient = gradient * (np.abs(gradient).max() > self.noise)
-        self.precision, self.thorough = precision, thorough
+        self.precision, self.product, self.thorough = precision, product, product is None
         self.depth = len(weights)
         self.columns: list[list[Numbers]] = [[] for _ in range(self.depth + 1)]
         self.modes: list[dict[int, int]] = []
+        self.bases: list[Numbers] = []
+        self.images: list[Numbers] = []
 
     def run(self) -> Modes:
-        basis = self._joint_basis(np.eye(self.weights[0].shape[1]), self._input_family())
-        self._start(0, basis)
+        self._start(0, self._joint_basis(None, self._input_family()))
         for layer in range(1, self.depth + 1):
             self._cross(layer)
             if layer == self.depth:
@@ -154,9 +163,9 @@ class _Search:
     def _cross(self, layer: int) -> None:
         """Follow the modes of the layer before across one matrix."""
         alive = [mode for mode in self.modes if layer - 1 in mode]
-        images = self.weights[layer - 1] @ np.stack(
-            [self.columns[layer - 1][mode[layer - 1]] for mode in alive], axis=1
-        )
+        self.bases.append(np.stack(self.columns[layer - 1], axis=1))
+        self.images.append(self.weights[layer - 1] @ self.bases[-1])
+        images = self.images[-1][:, [mode[layer - 1] for mode in alive]]
         # More images than dimensions mean that the network is not aligned, and the defect says so.
         self._follow(alive, images, layer, len(images))
 
@@ -204,15 +213,14 @@ class _Search:
     # Families of symmetric matrices that commute if and only if the network is aligned.
 
     def _input_family(self) -> list[Numbers]:
-        product = self.weights[0]
+        product, by_gradient = self.weights[0], self.gradient.T @ self.gradient
         family = [self.variance, product.T @ product]
+        if self.product is not None:
+            return [*family, self.product.T @ self.product, by_gradient]
         for k, w in enumerate(self.weights[1:], start=2):
             product = self._unless_rounding(w @ product, self.weights[:k])
-            if self.thorough or k == self.depth:
-                family.append(product.T @ product)
-        family.append(self.gradient.T @ self.gradient)
-        if not self.thorough:
-            return family
+            family.append(product.T @ product)
+        family.append(by_gradient)
         mixed = product.T @ self.gradient
         family.append(mixed + mixed.T)
         back = self.gradient
@@ -242,11 +250,14 @@ class _Search:
         rounding = len(factors) * self._threshold(product.shape) * size
         return product if np.abs(product).max(initial=0.0) > rounding else np.zeros_like(product)
 
-    def _joint_basis(self, start: Numbers, family: list[Numbers]) -> Numbers:
-        """Return start · U, U the common eigenvectors of a family in start's coordinates."""
+    def _joint_basis(self, start: Numbers | None, family: list[Numbers]) -> Numbers:
+        """Return start · U, U the common eigenvectors of a family in start's coordinates.
+
+        None starts from the coordinates themselves.
+        """
         scaled = [m / np.abs(m).max() for m in family if np.abs(m).max() > 0]
         if not scaled:
-            return start
+            return np.eye(len(family[0])) if start is None else start
         # A generic combination has the common eigenvectors even where single members repeat
         # eigenvalues; fixed coefficients make it repeatable.
         weights = np.random.default_rng(0).uniform(0.5, 1.5, size=len(scaled))
@@ -256,27 +267,32 @@ class _Search:
             weights[-1] = 0.01
         _, vectors = np.linalg.eigh(sum(c * m for c, m in zip(weights, scaled, strict=True)))
         vectors = vectors[:, ::-1]
-        return start @ (_polish(vectors, scaled) if self.thorough else vectors)
+        if self.thorough:
+            vectors = _polish(vectors, scaled)
+        return vectors if start is None else start @ vectors
 
     def _collect(self) -> Modes:
-        bases = [np.stack(columns, axis=1) for columns in self.columns]
-        self._merge(bases)
+        bases = [*self.bases, np.stack(self.columns[-1], axis=1)]
+        ends = [*((ell, ell - 1) for ell in range(1, self.depth + 1)), (0, 0), (self.depth, 0)]
+        in_bases = [basis.T @ image for basis, image in zip(bases[1:], self.images, strict=True)]
+        variance, coloured = self._variance_in(bases[0])
+        in_bases += [variance, bases[-1].T @ (self.whole @ bases[0])]
+        if self.gradient.any():
+            self._merge(in_bases[-1])
         count = len(self.modes)
         place = np.full((self.depth + 1, count), -1)
         for i, mode in enumerate(self.modes):
             for layer, column in mode.items():
                 place[layer, i] = column
-        matrices = [*self.weights, self.variance, self.whole]
-        ends = [*((ell, ell - 1) for ell in range(1, self.depth + 1)), (0, 0), (self.depth, 0)]
-        picked, rests, sizes = np.zeros((len(matrices), count)), [], []
-        for out, matrix, (row, column) in zip(picked, matrices, ends, strict=True):
-            turned = bases[row].T @ matrix @ bases[column]
+        picked, rests, sizes = np.zeros((len(ends), count)), [], []
+        for out, turned, (row, column) in zip(picked, in_bases, ends, strict=True):
             both = (place[row] >= 0) & (place[column] >= 0)
             own = place[row][both], place[column][both]
             sizes.append(float(np.linalg.norm(turned)))
             out[both] = turned[own]
             turned[own] = 0
             rests.append(float(np.linalg.norm(turned)))
+        rests[-2] += coloured
         sizes[-1] = self.size
         defect = max((r / size for r, size in zip(rests, sizes, strict=True) if size), default=0.0)
         *singular, variance, gradient = picked
@@ -294,9 +310,20 @@ class _Search:
             aligned,
         )
 
-    def _merge(self, bases: list[Numbers]) -> None:
+    def _variance_in(self, basis: Numbers) -> tuple[Numbers, float]:
+        """Return the data's second moments in a basis, up to something of a norm that is told.
+
+        Those of white data, c I, are the same in every basis.
+        """
+        size = len(basis)
+        white = float(np.trace(self.variance)) / size * np.eye(size)
+        coloured = float(np.linalg.norm(self.variance - white))
+        if coloured <= WHITE * self.precision * size**0.5 * abs(white[0, 0]):
+            return white, coloured
+        return basis.T @ self.variance @ basis, 0.0
+
+    def _merge(self, turned: Numbers) -> None:
         """Join modes that begin in the middle with ended ones that the gradient connects."""
-        turned = bases[-1].T @ self.gradient @ bases[0]
         late = [c for c in self.modes if 0 not in c and self.depth in c]
         for mode in [c for c in self.modes if 0 in c and self.depth not in c]:
             row = np.abs(turned[:, mode[0]])

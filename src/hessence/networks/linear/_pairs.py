@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, like, to_numpy
+from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
+from hessence.networks.linear._balanced import BalancedBlocks, balanced
 from hessence.networks.linear._modes import Modes
-from hessence.networks.linear._pair_blocks import PairBlocks
+from hessence.networks.linear._pair_blocks import PairBlocks, neglected
 from hessence.networks.linear._products import LinearProducts
 from hessence.spectra.subspaces import Isometry, Subspaces
 
@@ -35,10 +36,17 @@ class Kind:
 
 
 class Pairs:
-    """The invariant subspaces of an aligned network, solved a stretch of pairs at a time."""
+    """The invariant subspaces of an aligned network, solved a stretch of pairs at a time.
+
+    ``defect`` bounds the norm of what they neglect.
+    """
 
     def __init__(self, H: LinearProducts, modes: Modes) -> None:
         self._chain, self._reference, self._depth = H.chain, H.gradient, len(H.weights)
+        precision = epsilon(H.gradient)
+        nearby = balanced(modes, precision)
+        self._split, modes = nearby is not None, nearby or modes
+        self.defect = neglected(modes, precision)
         variance = modes.variance if H.part != "functional" else 0 * modes.variance
         gradient = modes.gradient if H.part != "ggn" else 0 * modes.gradient
         self._modes = replace(modes, variance=variance, gradient=gradient)
@@ -63,8 +71,9 @@ class Pairs:
         whole = np.asarray((np.abs(modes.singular) > 0).all(axis=0))
         groups: dict[tuple[Any, ...], list[int]] = {}
         spread = 1e-13 * float(np.abs(modes.variance).max(initial=0.0))
-        for i in range(modes.count):
-            layers = tuple(int(k) for k in np.flatnonzero(exists[:, i]))
+        patterns, which = np.unique(exists, axis=1, return_inverse=True)
+        present = [tuple(map(int, np.flatnonzero(pattern))) for pattern in patterns.T]
+        for i, layers in enumerate(present[k] for k in np.ravel(which)):
             key: tuple[Any, ...] = (layers, bool(whole[i]), bool(null[i]))
             if null[i] and 0 in layers:
                 # Interchangeable means: with the same input variance, up to rounding.
@@ -115,7 +124,11 @@ class Pairs:
         size = len(forward) + len(backward)
         if size == 0 or len(i) == 0:
             return None
-        values = self._blocks.eigenvalues(i, j, forward, backward)
+        everywhere = tuple(range(1, self._depth + 1))
+        if self._split and forward == backward == everywhere:
+            values = BalancedBlocks(self._modes).eigenvalues(i, j)
+        else:
+            values = self._blocks.eigenvalues(i, j, forward, backward)
         outputs = self._outputs(first, second) + (0 if same else self._outputs(second, first))
         heads = {2: "dominant", 1: "mixed", 0: "bulk"}
         head = heads[first.whole + second.whole] if self._modes.variance.any() else "bulk"

@@ -24,7 +24,11 @@ class DeepLinear(LinearNetwork):
     most d_0 d_L non-zero eigenvalues, in closed form for white data if there are two layers or the
     network is balanced. The full Hessian is solved pair by pair if the network is *aligned* (its
     layers, the data and the gradient share singular vectors), by the narrow twin at L = 2, and else
-    on its range if that is small; ``spectrum().method`` tells which. It is always checked.
+    on its range if that is small; ``spectrum().method`` tells which. It is always checked. Pairs of
+    a balanced network on white data are closed forms at L = 2: with singular values s and those of
+    the gradient ω, :math:`2s_i^2 + \omega_i`, :math:`-\omega_i`, and for i < j and both signs the
+    eigenvalues of
+    :math:`[[s_i^2 \pm \omega_j,\ s_i s_j],\ [s_i s_j,\ s_j^2 \pm \omega_i]]`.
 
     Parameters
     ----------

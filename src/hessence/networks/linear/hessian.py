@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, epsilon, largest, requires_gradient, transpose
+from hessence._common.arrays import (
+    Array,
+    Numbers,
+    epsilon,
+    identity,
+    largest,
+    requires_gradient,
+    transpose,
+)
 from hessence.data.matrix_objectives import Separable
 from hessence.data.rounding import DerivativeErrors
 from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.networks.linear._gauss_newton import NEGLECTED, TooLargeError, gauss_newton
 from hessence.networks.linear._modes import find_modes
-from hessence.networks.linear._pair_blocks import neglected
 from hessence.networks.linear._pairs import Pairs
 from hessence.networks.linear._products import LinearProducts
 from hessence.networks.linear._top import top_of_batch, top_of_twin
@@ -27,6 +35,9 @@ from hessence.spectra.subspaces import LARGEST_BLOCK, Subspaces
 
 SOLVED = 100
 """How many ε of the largest eigenvalue a functional part may have that is left out."""
+
+GLANCE = 1e-6
+"""How far from white or balanced what is worth a closer look may be, relative."""
 
 CHUNK = 2**19
 """How many numbers are multiplied at a time, so that they stay in the cache."""
@@ -62,9 +73,9 @@ class LinearHessian(LinearProducts):
         """Return all eigenvalues and eigenvectors, by the cheapest exact route that applies.
 
         The Gauss–Newton part, which is all there is at a solution, needs the d_0 d_L matrix at
-        most. Two layers go to the narrow twin, or to the closed form of one output on orthonormal
-        inputs. Deeper networks are tried for alignment, and else restricted to the range of their
-        Hessian.
+        most. Two layers go to the narrow twin, or to the closed forms of one output on orthonormal
+        inputs and of a balanced network on white data. Deeper networks are tried for alignment, and
+        else restricted to the range of their Hessian.
 
         Raises
         ------
@@ -85,28 +96,9 @@ class LinearHessian(LinearProducts):
                 return Spectrum(found.families(), found.method, operator=self, defect=defect)
             except TooLargeError as error:
                 too_large = error
-        if len(self.weights) == 2:
-            closed = self._of_orthonormal_inputs()
-            if closed is not None:
-                return closed
-            twin = twin_of(self)
-            if twin.bound <= LARGEST_BLOCK:
-                return Spectrum(twin_families(self, twin), "narrow twin", operator=self)
-        # The modes are found in NumPy, out of PyTorch's sight.
-        separable = isinstance(self.loss_hessian, Separable)
-        if separable and not requires_gradient(self.gradient, *self.weights):
-            modes = find_modes(self)
-            if modes.aligned:
-                pairs = Pairs(self, modes).families()
-                defect = neglected(modes, epsilon(self.gradient))
-                solved = Spectrum(pairs, "aligned pairs", operator=self, defect=defect)
-                # The Frobenius norm of d × d rounding errors is √d / 2 times the spectral one.
-                allowed = NEGLECTED * epsilon(self.gradient) * max(1.0, max(self.dims) ** 0.5 / 2)
-                if defect <= allowed * float(solved.norm):
-                    return solved
-                # Rather a large error, which is told, than no spectrum at all.
-                if range_size(self.chain.before, self.chain.after) > LARGEST_BLOCK:
-                    return solved
+        for route in self._routes():
+            if (spectrum := route()) is not None:
+                return spectrum
         if too_large is not None:
             raise too_large
         reduced = RangeReduction(self.chain, self.chain.before, self.chain.after)
@@ -118,6 +110,42 @@ class LinearHessian(LinearProducts):
             f"matter, more than the {LARGEST_BLOCK} that a dense solver is given; call H.top(k) "
             "for the extreme eigenvalues, or H.ggn.spectrum()."
         )
+
+    def _routes(self) -> list[Callable[[], Spectrum | None]]:
+        """Return the ways to an exact spectrum, the cheapest first; each may not apply."""
+        if len(self.weights) != 2:
+            return [self._of_pairs]
+        twin = [self._of_orthonormal_inputs, self._of_twin, self._of_pairs]
+        return [partial(self._of_pairs, strict=True), *twin] if looks_balanced(self) else twin
+
+    def _of_twin(self) -> Spectrum | None:
+        """Return the spectrum by the narrow twin of two layers, if that is small."""
+        twin = twin_of(self)
+        if twin.bound > LARGEST_BLOCK:
+            return None
+        return Spectrum(twin_families(self, twin), "narrow twin", operator=self)
+
+    def _of_pairs(self, strict: bool = False) -> Spectrum | None:
+        """Return the spectrum of an aligned network, pair by pair.
+
+        Where nothing else leads to a spectrum, rather one with a large error, which is told, than
+        none at all; but not if `strict`.
+        """
+        # The modes are found in NumPy, out of PyTorch's sight.
+        separable = isinstance(self.loss_hessian, Separable)
+        if not separable or requires_gradient(self.gradient, *self.weights):
+            return None
+        modes = find_modes(self)
+        if not modes.aligned:
+            return None
+        pairs = Pairs(self, modes)
+        solved = Spectrum(pairs.families(), "aligned pairs", operator=self, defect=pairs.defect)
+        # The Frobenius norm of d × d rounding errors is √d / 2 times the spectral one.
+        allowed = NEGLECTED * epsilon(self.gradient) * max(1.0, max(self.dims) ** 0.5 / 2)
+        if pairs.defect <= allowed * float(solved.norm):
+            return solved
+        none = not strict and range_size(self.chain.before, self.chain.after) > LARGEST_BLOCK
+        return solved if none else None
 
     def _of_orthonormal_inputs(self) -> Spectrum | None:
         """Return the closed form of one output, where the first layer is orthonormal."""
@@ -146,6 +174,24 @@ class LinearHessian(LinearProducts):
         if self.derivatives is None:
             return DerivativeErrors(*(np.zeros(self.dims[0]),) * 3)
         return DerivativeErrors(*(error[0] for error in self.derivatives(self._share)))
+
+
+def looks_balanced(H: LinearHessian) -> bool:
+    """Tell whether two layers on white data may be balanced, at a glance.
+
+    Without the m × m matrices: ‖W1 W1ᵀ − W2ᵀ W2‖² = ‖W1ᵀ W1‖² + ‖W2 W2ᵀ‖² − 2 ‖W2 W1‖². Nor are
+    wide networks looked at, whose twin is small.
+    """
+    if not isinstance(H.loss_hessian, Separable) or H.dims[1] > H.dims[0] + H.dims[2]:
+        return False
+    xp, variance = api.array_namespace(H.gradient), H.loss_hessian.variance
+    white = variance[0, 0] * identity(H.dims[0], variance)
+    if largest(variance - white) > GLANCE * largest(white):
+        return False
+    first, second = H.weights
+    grams = xp.matmul(transpose(first), first), xp.matmul(second, transpose(second))
+    own, across = (float(sum(xp.sum(a * a) for a in c)) for c in (grams, (H.chain.product,) * 2))
+    return bool(abs(own - across) <= GLANCE * own)
 
 
 def twin_of(H: LinearHessian) -> TwinSubspaces:
