@@ -72,9 +72,9 @@ class BalancedBlocks:
             own = slice(start, start + CHUNK)
             ggn, functional = self._diagonals(i[own], j[own])
             for at, both in ((0, ggn + functional), (depth, ggn - functional)):
-                values[own, at : at + depth] = _of_hankel(both, depth)
+                values[own, at : at + depth] = -_of_hankel(both, depth)
         values.sort(axis=1)
-        return values[:, ::-1]
+        return np.negative(values, out=values)
 
     @cached_property
     def _powers(self) -> Numbers:
