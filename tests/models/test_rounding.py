@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import hessence as hs
+from hessence.models.recognition.recognise import recognise
 from hessence.spectra.estimating import estimate
 from tests import extended as ex
+from tests.linear_exact import Families, exact_parts
 
 
 class Abs(nn.Module):
@@ -167,3 +169,30 @@ def test_the_users_random_numbers_stay_where_they_are():
     before = torch.get_rng_state()
     assert H.rounding() == H.rounding()
     assert torch.equal(before, torch.get_rng_state())
+
+
+LOSSES = {
+    "huber": lambda f, y: nn.functional.huber_loss(f, y, reduction="sum") / len(y),
+    "cross-entropy": nn.functional.cross_entropy,
+}
+
+
+@pytest.mark.parametrize("family", ["units", "cancelling", "degenerate"])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("seed", [0, 1, 16, 58])
+def test_errors_of_chains_hold_for_losses_that_pytorch_differentiates(family, loss, seed):
+    families = Families(seed)
+    families.loss = loss
+    net, x, y, *_ = families.case(family)
+    layers = [nn.Linear(*reversed(w.shape), bias=False).double() for w in net.weights]
+    with torch.no_grad():
+        for layer, w in zip(layers, net.weights, strict=True):
+            layer.weight[:] = torch.as_tensor(w)
+    data = torch.as_tensor(x), torch.as_tensor(y)
+    H = hs.hessian(nn.Sequential(*layers), data, LOSSES[loss], reduction="mean")
+    found = recognise(H).spectrum
+    matrix, *_ = exact_parts(net, x, y, loss)
+    values = np.linalg.eigvalsh(matrix)[::-1]
+    # The oracle's eigenvalues are rounded, too.
+    gaps = np.abs(found.eigenvalues.numpy() - values) - len(values) * 2.3e-16 * np.abs(values).max()
+    assert (gaps <= found.errors.numpy()).all(), (found.method, gaps.max())

@@ -6,6 +6,7 @@ import torch
 from scipy.sparse.linalg import eigsh
 
 import hessence as hs
+from hessence.spectra.operators import Operator, positive_norm
 from tests.oracle import KINDS
 from tests.strategies import typical
 
@@ -115,3 +116,15 @@ def test_a_matrix_too_large_to_be_written_down():
     H = hs.ScalarLinear(np.ones(10**6), np.ones(10**6)).hessian([1.0], [1.0])
     with pytest.raises(ValueError, match=r"H has 4.0e\+12 entries, which would take 64000 GB: use"):
         H.dense()
+
+
+def test_a_bound_that_overflows_is_infinite_and_no_nan():
+    matrix = np.asarray([[1e308, 1e308], [1e308, 0.0]])
+
+    class Large(Operator):
+        shape, reference = (2, 2), matrix
+
+        def times(self, columns):
+            return matrix @ columns
+
+    assert positive_norm(Large()) == np.inf

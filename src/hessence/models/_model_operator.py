@@ -22,10 +22,10 @@ from hessence.models._model_checks import BatchCheck, misfit
 from hessence.models._model_copy import ModelCopy
 from hessence.models._problem import Problem
 from hessence.models._products import Graphs
-from hessence.models._rounding import DRAWS, FACTOR, RandomRounding
 from hessence.models.batch_parts import tensors_in
 from hessence.models.checks import Check, CheckWarning
 from hessence.models.data import gather, parallel, sum_number, sum_tensor
+from hessence.models.rounding import DRAWS, FACTOR, RandomRounding
 from hessence.spectra.operators import Operator
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -230,7 +230,7 @@ class ModelOperator(Operator):
         """Return an estimate of the spectral norm of what rounding inside of the model does.
 
         Products whose operations are rounded otherwise, at random, are compared with products, and
-        the largest difference is multiplied by 8: see ``hessence.models._rounding``.
+        the largest difference is multiplied by 8: see ``hessence.models.rounding``.
         """
         rng, worst = np.random.default_rng(0), 0.0
         for seed in range(DRAWS):

@@ -10,7 +10,7 @@ import torch
 
 from hessence._common.device import budget
 from hessence.models._range import Coordinates, HessianRange, NoRange
-from hessence.models._rounding import DRAWS, FACTOR
+from hessence.models.rounding import DRAWS, FACTOR
 from hessence.spectra.reduced import Reduced
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Columns, Subspaces
@@ -69,7 +69,7 @@ def _neglected(found: Reduced) -> float:
     """Multiply flat vectors and vectors of the range, and see where their images are.
 
     Returns a bound for the norm of what is neglected where some columns were taken for rounding,
-    which holds as that of :mod:`hessence.models._rounding` does.
+    which holds as that of :mod:`hessence.models.rounding` does.
     """
     (flat,), rng = found.known, np.random.default_rng(0)
     counts = [found.order, int(flat.multiplicity)]

@@ -378,9 +378,12 @@ def positive_norm(operator: Operator) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(4):
             image = to_numpy(operator.times(d)).astype(np.float64)
-            bound = np.minimum(bound, (image / to_numpy(d)).max(axis=(-2, -1)))
+            ratio = image / to_numpy(d)
+            # Where a product overflows, nothing is known.
+            bound = np.minimum(bound, np.where(np.isnan(ratio), np.inf, ratio).max(axis=(-2, -1)))
             top = image.max(axis=(-2, -1), keepdims=True)
-            d = like(image / np.where(top == 0, 1.0, top) + 0.01 * ones, reference)
+            closer = image / np.where(top == 0, 1.0, top) + 0.01 * ones
+            d = like(np.where(np.isfinite(closer), closer, 1.0), reference)
     return bound
 
 

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from hessence.data.matrix_objectives import Dense, Separable
+from hessence.data.rounding import DerivativeErrors
 from hessence.models.recognition._candidate import VARIABLES, Candidate
+from hessence.models.recognition._derivatives import LossDerivatives, as_matrix, steps
 from hessence.networks.linear.deep_linear import DeepLinear
 from hessence.networks.linear.hessian import LinearHessian, twin_of
 from hessence.networks.linear.network import LinearNetwork
@@ -81,11 +83,13 @@ def _cells_of_any_loss(candidate: Candidate, w: Tensor, v: Tensor) -> CellProduc
             "the loss no Hessian."
         )
     cells = Cells(w, v)
-    gradient, hessian = _derivatives(candidate, _Cells(cells.gram.inner))
-    if hessian[0, 1] != 0:
+    found = LossDerivatives.of(candidate, _Cells(cells.gram.inner))
+    if found.hessian[0, 1] != 0:
         raise ValueError("the loss couples samples, and is not a sum over them.")
     populated = candidate.anywhere(lambda x: x > 0), candidate.anywhere(lambda x: x <= 0)
-    return cells.hessian(gradient, hessian.diagonal(), populated)
+    return cells.hessian(
+        found.gradient, found.hessian.diagonal(), populated, derivatives=found.errors
+    )
 
 
 # Chains of any width.
@@ -99,21 +103,21 @@ def linear_chain(candidate: Candidate) -> Spectrum:
     hessian, factor = _of_product(weights, candidate)
     order = _biases_last(candidate)
     if len(weights) == 1 and isinstance(hessian.loss_hessian, Separable):
-        return _placed(_one_layer(hessian.loss_hessian.variance, hessian.dims[-1]), factor, order)
+        return _placed(_one_layer(hessian, hessian.loss_hessian.variance), factor, order)
     if not (hessian.solved or _may_be_aligned(hessian)):
         require_small(_size(hessian), hessian.shape[-1])
     return _placed(hessian.spectrum(), factor, order)
 
 
-def _one_layer(variance: Tensor, outputs: int) -> Spectrum:
+def _one_layer(hessian: LinearHessian, variance: Tensor) -> Spectrum:
     """Return the spectrum I ⊗ Σ of the squared error of one layer, the same for each output."""
 
     def embed(coordinates: Tensor, copies: Tensor) -> Tensor:
         return (copies[:, None, :] * coordinates[:, None]).flatten(0, 1)
 
     labels = ("outlier",) * len(variance)
-    family = Subspaces(labels, lambda _: embed, outputs, matrix=variance)
-    return Spectrum([family], "closed form")
+    family = Subspaces(labels, lambda _: embed, hessian.dims[-1], matrix=variance)
+    return Spectrum([family], "closed form", operator=hessian)
 
 
 def _size(hessian: LinearHessian) -> int:
@@ -210,16 +214,14 @@ def _of_product(weights: list[Tensor], candidate: Candidate) -> tuple[LinearHess
             f"the product of its layers has {outputs * inputs} entries, more than the "
             f"{VARIABLES} in which a loss other than the squared error is differentiated twice."
         )
-    gradient, hessian = _derivatives(candidate, _EndToEnd(net.product, skip))
-    tensor = Dense(hessian.reshape(outputs, inputs, outputs, inputs))
-    return LinearHessian(net.weights, gradient.reshape(outputs, inputs), tensor), 1.0
+    found = LossDerivatives.of(candidate, _EndToEnd(net.product, skip))
+    tensor = Dense(found.hessian.reshape(outputs, inputs, outputs, inputs))
 
+    def errors(share: float) -> DerivativeErrors:
+        return as_matrix(found.errors(steps(weights, share)), (outputs, inputs))
 
-def _derivatives(candidate: Candidate, model: nn.Module) -> tuple[Tensor, Tensor]:
-    """Return the gradient (q,) and Hessian (q, q) of the loss of a small model."""
-    operator = candidate.hessian(model, candidate.features)
-    hessian = operator.dense()
-    return operator.gradient(), (hessian + hessian.T) / 2
+    gradient = found.gradient.reshape(outputs, inputs)
+    return LinearHessian(net.weights, gradient, tensor, errors), 1.0
 
 
 def _shifted(candidate: Candidate) -> list[Tensor]:

@@ -180,27 +180,38 @@ class LinearProducts(Hessian):
         return min(float(positive_norm(sizes)), self._rounding_of_norms())
 
     def _rounding_of_norms(self) -> float:
-        """Bound the same by norms of layers, which is less where these are large and dense.
+        r"""Bound the same by norms of layers, which is less where these are large and dense.
 
-        A product of n × n matrices is off by some √n ε times their norms, since its terms are
-        rounded independently (Higham & Mary 2019).
+        A product A B, computed, is off by at most γ |A| |B| entry by entry, with γ for sums of its
+        length, and so by γ ‖A‖_F ‖B‖_F in the Frobenius norm (Higham, 2002, §3.5). What follows
+        passes that on by spectral norms. With ρ the largest ‖W‖_F / ‖W‖ of all layers, products of
+        layers have Frobenius norms of at most ρ times the product of their spectral ones.
         """
-        norms = getattr(self.derivatives, "norms", lambda: None)()
-        if norms is None:
+        data = getattr(self.derivatives, "norms", lambda: None)()
+        if data is None:
             return math.inf
-        inputs, targets = norms
         depth, sizes = len(self.weights), [spectral_norm(w) for w in self.weights]
-        share = 16 * (depth + 1) * max(self.dims) ** 0.5 * epsilon(self.gradient)
-        lost = share * (math.prod(sizes) * inputs + targets + spectral_norm(self.gradient))
+        wide = [
+            frobenius_norm(w) / size if size else 1.0
+            for w, size in zip(self.weights, sizes, strict=True)
+        ]
+        one, rho = terms(2 * max(self.dims)), max(wide)
+        # Some 2 L products one after another, of which some join two sums.
+        each = (2 * depth + 4) * one * rho * rho
 
         def without(*layers: int) -> float:
-            return float(np.prod([size for m, size in enumerate(sizes) if m not in layers]))
+            return math.prod(size for m, size in enumerate(sizes) if m not in layers)
 
-        squares = sum(without(k) ** 2 for k in range(depth))
+        # E[x xᵀ] as it was summed, as a factor, and all other factors around it.
+        sums = terms(data.samples)
+        inputs = sums * data.trace + rho * one * data.frobenius + each * data.norm
+        squares = sum(without(k) * without(k) for k in range(depth))
+        ggn = 2 * squares * inputs * (self.part != "functional")
+        lost = without() * inputs + sums * data.targets + each * frobenius_norm(self.gradient)
         pairs = [[without(k, m) * (k != m) for m in range(depth)] for k in range(depth)]
-        ggn = 2 * share * squares * inputs * (self.part != "functional")
-        functional = lost * float(np.linalg.norm(pairs, 2)) * (self.part != "ggn")
-        return float(ggn + functional)
+        functional = lost * spectral_norm(np.asarray(pairs)) * (self.part != "ggn")
+        bound = float(epsilon(self.gradient) * (ggn + functional))
+        return math.inf if math.isnan(bound) else bound
 
     @property
     def _share(self) -> float:
@@ -278,6 +289,11 @@ class LinearProducts(Hessian):
 def spectral_norm(matrix: Array) -> float:
     """Return the largest singular value."""
     return float(np.linalg.norm(to_numpy(matrix), 2))
+
+
+def frobenius_norm(matrix: Array) -> float:
+    """Return the square root of the sum of squares."""
+    return float(np.linalg.norm(to_numpy(matrix)))
 
 
 def _square(matrix: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import array_api_compat as api
 import numpy as np
@@ -16,9 +16,19 @@ from hessence.data.rounding import DerivativeErrors, derivative_errors
 from hessence.networks.descent import Descent
 from hessence.networks.linear._chain import Chain
 from hessence.networks.linear._descent import LinearWeightDescent
-from hessence.networks.linear._products import spectral_norm
+from hessence.networks.linear._products import frobenius_norm, spectral_norm
 from hessence.networks.linear.hessian import LinearHessian
 from hessence.networks.network import Network
+
+
+class DataSizes(NamedTuple):
+    """How large data are: norms of E[x xᵀ], its trace, a bound of E‖y‖‖x‖, how many samples."""
+
+    norm: float
+    frobenius: float
+    trace: float
+    targets: float
+    samples: int
 
 
 @dataclass(frozen=True)
@@ -34,8 +44,8 @@ class Derivatives:
         size = share * to_numpy(self.net._rebuild(weights).learned)
         return derivative_errors(self.objective, self.net.learned, size)
 
-    def norms(self) -> tuple[float, float] | None:
-        """Return ‖E[x xᵀ]‖, and a bound of ‖E[y xᵀ]‖, for the mean-squared error.
+    def norms(self) -> DataSizes | None:
+        """Return the sizes of data for the mean-squared error.
 
         Not where M has a constant: the terms of what is learned may then be larger than the factors
         of M, which may even be zero.
@@ -43,8 +53,9 @@ class Derivatives:
         if self.net.constant is not None or not isinstance(self.objective, MatrixQuadratic):
             return None
         data = self.objective.moments
-        inputs = spectral_norm(data.xx)
-        return inputs, (inputs * spectral_norm(data.yy)) ** 0.5
+        trace, squares = (float(np.trace(to_numpy(m))) for m in (data.xx, data.yy))
+        norms = spectral_norm(data.xx), frobenius_norm(data.xx)
+        return DataSizes(*norms, trace, (trace * squares) ** 0.5, data.n)
 
 
 class LinearNetwork(Network):
