@@ -119,16 +119,16 @@ CLAIMS = (
     Claim(
         "001-turning", "001 §2, Fig 3",
         "in training the smaller outlier starts out negative and turns positive",
-        _turning,
+        _turning, measured=True,
     ),
     Claim(
         "001-from-above", "001 §2, Fig 3",
         "it then converges to zero from above",
-        _from_above,
+        _from_above, measured=True,
     ),
     Claim(
         "001-high-rate", "001 §2",
         "at high rates it ends small and negative, and goes to zero from below",
-        _high_rate,
+        _high_rate, measured=True,
     ),
 )  # fmt: skip
