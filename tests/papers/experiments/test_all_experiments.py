@@ -31,7 +31,7 @@ def test_it_runs_and_leaves_a_whole_folder(experiment, tmp_path, capsys):
     stated = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
     assert stated["findings"], "an experiment states what the paper claims"
     printed = capsys.readouterr().out
-    assert all(finding["claim"] in printed for finding in stated["findings"])
+    assert all(finding["evidence"] in printed for finding in stated["findings"])
     first = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert main(arguments) == 0
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
