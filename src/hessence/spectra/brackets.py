@@ -36,7 +36,8 @@ class Brackets(Saved, kind="brackets"):
     level : float
         With which probability all of this holds: 1.0 where it is proved without one.
     method : str
-        ``"two layers"``, or ``"dual"`` for any other model.
+        ``"two layers"``, ``"nearly orthonormal"`` from ``net.bounds``, or ``"dual"`` for any other
+        model.
     reason : str
         By which theorem, or what stands in the way of a better one.
 

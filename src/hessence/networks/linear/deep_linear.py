@@ -13,7 +13,6 @@ import numpy as np
 from hessence._common.arguments import Seed, generator
 from hessence._common.arrays import Array, floating, identity, like, numerical_rank, to_numpy
 from hessence.networks.linear._modes import find_modes
-from hessence.networks.linear.bounds import LinearBounds, bounds_of
 from hessence.networks.linear.network import LinearNetwork, as_layers, as_multipliers
 
 
@@ -194,15 +193,6 @@ class DeepLinear(LinearNetwork):
         """
         self._require_single("alignment")
         return find_modes(self.hessian(x, y)).defect
-
-    def bounds(self, x: Array, y: Array = None) -> LinearBounds:
-        """Return what is known of the spectrum without solving for it."""
-        self._require_single("bounds")
-        return bounds_of(self.hessian(x, y))
-
-    def _require_single(self, name: str) -> None:
-        if self.batch_shape:
-            raise ValueError(f"{name} is for one network; pick one of the batch first, as net[0].")
 
     def _rebuild(self, weights: dict[str, Array]) -> Self:
         return type(self)(list(weights.values()), self.multipliers, self.residual)

@@ -28,6 +28,7 @@ from hessence.networks.linear._pairs import Pairs
 from hessence.networks.linear._products import LinearProducts
 from hessence.networks.linear._top import top_of_batch, top_of_twin
 from hessence.networks.linear.range_reduction import RangeReduction, range_size
+from hessence.networks.scalar.nearly_orthonormal import NearlyOrthonormal, nearly_orthonormal
 from hessence.networks.scalar.vector_hessian import VectorHessian
 from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.spectrum import Spectrum
@@ -149,25 +150,42 @@ class LinearHessian(LinearProducts):
 
     def _of_orthonormal_inputs(self) -> Spectrum | None:
         """Return the closed form of one output, where the first layer is orthonormal."""
+        H = self.of_one_output()
+        return self._by_unit(H.spectrum()) if H is not None and H.closed else None
+
+    def nearly_orthonormal(self) -> NearlyOrthonormal | None:
+        """Return the closed form at the nearest orthonormal first layer, and how far that is.
+
+        None unless the network has two layers, one output and no fewer hidden units than inputs,
+        and for any loss but the mean-squared error.
+        """
+        H = self.of_one_output() if len(self.weights) == 2 else None
+        found = None if H is None else nearly_orthonormal(H)
+        return found and replace(found, spectrum=self._by_unit(found.spectrum))
+
+    def of_one_output(self) -> VectorHessian | None:
+        """Return the Hessian of two layers with one output, ordered by inputs."""
         first, second = self.weights
         if second.shape[0] > 1 or self.part != "hessian":
             return None
         if not isinstance(self.loss_hessian, Separable):
             return None
         delta, variance = self.gradient[0, :], self.loss_hessian.variance
-        H = VectorHessian(
+        return VectorHessian(
             second[0, :], transpose(first), delta, variance, derivatives=self._errors_of_row
         )
-        if not H.closed:
-            return None
+
+    def _by_unit(self, spectrum: Spectrum) -> Spectrum:
+        """Return a spectrum with the first layer's entries ordered by units, not by inputs."""
+        m, inputs = self.weights[0].shape
 
         def by_unit(vectors: Array) -> Array:
-            xp, (m, inputs) = api.array_namespace(vectors), first.shape
+            xp = api.array_namespace(vectors)
             of_first = xp.reshape(vectors[:-m, :], (inputs, m, -1))
             turned = xp.reshape(xp.permute_dims(of_first, (1, 0, 2)), (inputs * m, -1))
             return xp.concat([turned, vectors[-m:, :]], axis=0)
 
-        return H.spectrum().mapped(by_unit, 1.0)
+        return spectrum.mapped(by_unit, 1.0)
 
     def _errors_of_row(self, _: Numbers) -> DerivativeErrors:
         """Return the errors of the loss's derivatives for one output."""

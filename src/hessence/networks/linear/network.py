@@ -17,6 +17,7 @@ from hessence.networks.descent import Descent
 from hessence.networks.linear._chain import Chain
 from hessence.networks.linear._descent import LinearWeightDescent
 from hessence.networks.linear._products import frobenius_norm, spectral_norm
+from hessence.networks.linear.bounds import LinearBounds, bounds_of
 from hessence.networks.linear.hessian import LinearHessian
 from hessence.networks.network import Network
 
@@ -142,6 +143,15 @@ class LinearNetwork(Network):
     def descent(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Descent:
         """Return how gradient descent moves the network: mode by mode if it stays aligned."""
         return LinearWeightDescent(self, x=self._objective(x, y, loss))
+
+    def bounds(self, x: Array, y: Array = None) -> LinearBounds:
+        """Return what is known of the spectrum without solving for it."""
+        self._require_single("bounds")
+        return bounds_of(self.hessian(x, y))
+
+    def _require_single(self, name: str) -> None:
+        if self.batch_shape:
+            raise ValueError(f"{name} is for one network; pick one of the batch first, as net[0].")
 
     @property
     def _multiplier(self) -> float:
