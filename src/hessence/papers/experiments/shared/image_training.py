@@ -147,7 +147,13 @@ def _taken(size: int, share: float, others: int) -> list[int]:
 def white_inputs(x: Any, scale: float = 1.0) -> Any:
     """Return whitened inputs, without pixels that depend on others (such as those always blank)."""
     from scipy.linalg import qr
+    from scipy.linalg.lapack import dtrcon
 
+    if len(x) >= len(x[0]):
+        q, r = np.linalg.qr(x)
+        # No pivot of R is below its least singular value, so that no pixel would be left out.
+        if dtrcon(r)[0] > 1e-8:
+            return q * np.sign(np.diagonal(r)) * (scale * len(x) ** 0.5)
     r, order = qr(x, mode="r", pivoting=True)
     size = np.abs(np.diagonal(r))
     rank = int((size > 1e-10 * size[0]).sum())
