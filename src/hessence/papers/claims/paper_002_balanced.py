@@ -6,7 +6,6 @@ own predictions for targets stands for both.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -60,19 +59,6 @@ def alignment(*, printed: bool) -> list[float]:
     return gaps
 
 
-def _runge_kutta(batch: NetworkBatch, step: float) -> NetworkBatch:
-    """Return the networks a step of the classical method on."""
-    total = [np.zeros_like(weight) for weight in batch.weights]
-    now = batch
-    for ahead, share in ((0.5, 1), (0.5, 2), (1.0, 2), (0.0, 1)):
-        gradients = now.gradients()
-        total = [sum_ + share / 6 * grad for sum_, grad in zip(total, gradients, strict=True)]
-        pairs = zip(batch.weights, gradients, strict=True)
-        now = replace(batch, weights=tuple(w - ahead * step * g for w, g in pairs))
-    moved = zip(batch.weights, total, strict=True)
-    return replace(batch, weights=tuple(w - step * t for w, t in moved))
-
-
 def _flow() -> Verdict:
     rng = np.random.default_rng(209)
     gaps, inside = [], []
@@ -82,9 +68,7 @@ def _flow() -> Verdict:
             weights = balanced_weights(rng, sizes, (0.9, 0.6))
             X = rng.normal(size=(sizes[0], 6))
             batch = NetworkBatch(batched([weights]), X, rng.normal(size=(sizes[-1], 6)), activation)
-            for _ in range(100):
-                batch = _runge_kutta(batch, 0.02)
-            layers = [weight[0] for weight in batch.weights]
+            layers = [weight[0] for weight in batch.flow(0.02, 100).weights]
             gaps.append(max(float(np.max(np.abs(low @ low.T - high.T @ high)))
                             for low, high in pairwise(layers)))  # fmt: skip
             inside.append(activation == "linear")

@@ -178,7 +178,9 @@ CLAIMS = (
     ),
     Claim(
         "002-flattening", "002 §3",
-        "early in training the trace falls, and sharpness with it",
-        _flattening,
+        "early in training sharpness falls, since the norm of the weights does",
+        _flattening, measured=True,
+        differs="It falls where outputs shrink towards their targets; networks that start with "
+        "small outputs have to grow.",
     ),
 )  # fmt: skip

@@ -40,25 +40,21 @@ def label_sharpness(layers: int, share: Any) -> Any:
     return layers * share ** (1 - 1 / layers)
 
 
-def draw_shares(
-    ax: Any, settings: ShareSettings, records: list[Record], predicted: bool = True
-) -> None:
-    """Draw the sharpness of trained networks against the largest share of a class."""
+def draw_shares(ax: Any, settings: ShareSettings, records: list[Record]) -> None:
+    """Draw the sharpness of networks trained on one data set against the largest class's share."""
     grid = np.linspace(0, 1, 200)
-    ax.plot(grid, label_sharpness(settings.layers, grid), color=GREY, label="L α^(1 − 1/L)")
-    for data, colour in zip(settings.data, COLOURS, strict=False):
-        rows = [record for record in records if record["data"] == data]
-        alpha = [row["largest_share"] for row in rows]
-        if predicted:
-            ax.plot(alpha, [row["by_data"] for row in rows], "+", color=colour, markersize=11,
-                    label=f"{data}, predicted from all data")  # fmt: skip
-        for i, values in enumerate(zip(*(row["sharpness"] for row in rows), strict=True)):
-            ax.plot(alpha, values, "o", color=colour, markersize=5, markerfacecolor="none",
-                    label=f"{data}, trained" if i == 0 else None)  # fmt: skip
+    ax.plot(grid, label_sharpness(settings.layers, grid), color=GREY,
+            label="labels alone: L α^(1 − 1/L)")  # fmt: skip
+    alpha = [row["largest_share"] for row in records]
+    if all("by_data" in row for row in records):
+        ax.plot(alpha, [row["by_data"] for row in records], "+", color=COLOURS[1], markersize=9,
+                label="labels and inputs")  # fmt: skip
+    for i, values in enumerate(zip(*(row["sharpness"] for row in records), strict=True)):
+        ax.plot(alpha, values, "o", color=COLOURS[0], markersize=4.5, markerfacecolor="none",
+                label="trained networks" if i == 0 else None)  # fmt: skip
     ax.set_xlabel("largest share α of a class")
     ax.set_ylabel("sharpness")
     ax.set_ylim(bottom=0)
-    ax.legend(frameon=False)
 
 
 @dataclass(frozen=True)
@@ -90,23 +86,26 @@ def path_panels(
 ) -> Iterator[tuple[Any, Record, Any]]:
     """Yield an axis, a record and its steps for the first network of each data set.
 
-    The caller draws; the loss is drawn beside it, and the legend below.
+    The caller draws; the loss is drawn below, and the legend above all.
     """
     columns = len(settings.data)
-    figure.set_size_inches(max(5.2 * columns, 7), 4.4)
-    for ax, data in zip(figure.subplots(1, columns, squeeze=False)[0], settings.data, strict=True):
+    figure.set_size_inches(max(3.3 * columns, 5.5), 4.6)
+    axes, below = figure.subplots(
+        2, columns, squeeze=False, sharex=True, sharey="row", height_ratios=(3, 1)
+    )
+    for ax, low, data in zip(axes, below, settings.data, strict=True):
         row = next(record for record in records if record["data"] == data)
         steps = np.asarray(row["step"]) + 1
         yield ax, row, steps
-        ax.set_xscale("log")
-        ax.set_xlabel("step + 1")
         ax.set_title(data)
-        beside = ax.twinx()
-        beside.plot(steps, row["loss"], ":", color=GREY)
-        beside.set_ylim(bottom=0)
-        beside.set_ylabel("loss (dotted)", color=GREY)
-        beside.spines["right"].set_visible(True)
-        ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
+        low.plot(steps, row["loss"], color=GREY)
+        low.set_xscale("log")
+        low.set_ylim(bottom=0)
+        low.set_xlabel("step + 1")
+    below[0].set_ylabel("loss")
+    for ax in axes[1:]:
+        ax.set_ylabel("")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
 
 
 def class_subset(
