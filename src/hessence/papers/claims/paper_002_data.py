@@ -67,7 +67,7 @@ def _singular_values() -> Verdict:
     for depth, scale in ((1, 2.0), (2, 1.0), (3, 0.7), (4, 1.5)):
         X, Y = labelled(rng, (5, 3), scale)
         sizes = (len(X), *[3] * (depth - 1), 2)
-        start = balanced_weights(rng, sizes, 0.6 + 0.3 * rng.random(2))
+        start = balanced_weights(rng, sizes, (0.6 + 0.3 * rng.random(2)).tolist())
         # The flow keeps balance, and knows nothing of the solution that it comes to.
         end = NetworkBatch(batched([start]), X, Y).flow(0.04, 3200)
         left.append(float(end.losses()[0]))

@@ -173,7 +173,9 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
                 criterion=EVERY_DRAW,
             )
         )
-    bent = {arm: rows[arm] for arm in ("tanh", "tanh-kaiming") if arm in rows}
+    bent: dict[Arm, list[Record]] = {
+        arm: some for arm, some in rows.items() if arm in ("tanh", "tanh-kaiming")
+    }
     if bent:
         found.append(_on_tanh(settings, bent))
     return found
@@ -210,7 +212,7 @@ def _on_raw(settings: Settings, rows: list[Record]) -> list[Finding]:
     ]
 
 
-def _on_tanh(settings: Settings, arms: dict[str, list[Record]]) -> Finding:
+def _on_tanh(settings: Settings, arms: dict[Arm, list[Record]]) -> Finding:
     near = all(np.median(_gaps(rows)) < 0.3 for rows in arms.values())
     each = {arm: _rises(settings, rows) for arm, rows in arms.items()}
     rises = [up for up, _ in each.values()]

@@ -6,6 +6,7 @@ has a learning rate of its own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,11 +129,12 @@ def white_sharpness(weights: Layers, x: Any, y: Any) -> Any:
         basis = seen_inputs(first, y.T @ x / len(x))
         unseen = 0.0
         if basis is not None:
-            unseen = np.linalg.norm(np.linalg.multi_dot([np.eye(len(y[0])), *rest[::-1]]), 2) ** 2
+            last = functools.reduce(np.matmul, rest[::-1], np.eye(len(y[0])))
+            unseen = float(np.linalg.norm(last, 2)) ** 2
             first = first @ basis
         inputs = x if basis is None else x @ basis
         top = hs.DeepLinear([first, *rest]).hessian(inputs, y).top(1, tol=1e-8).eigenvalues[0]
-        found.append(max(float(top), float(unseen)))
+        found.append(max(float(top), unseen))
     return np.asarray(found)
 
 
