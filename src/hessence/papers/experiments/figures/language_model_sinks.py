@@ -18,7 +18,7 @@ from hessence.papers.experiments.shared.texts import (
     require_text,
     text_data,
 )
-from hessence.plotting.axes import COLOURS, GREY
+from hessence.plotting.axes import COLOURS
 
 SHADES = (COLOURS[0], COLOURS[3], COLOURS[1], COLOURS[4], COLOURS[2])
 NEAR = 0.01
@@ -171,49 +171,52 @@ def _model(settings: Settings, rng: np.random.Generator) -> tuple[Any, Any, Any]
     return model, x, y
 
 
-def draw(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Draw the first model's densities, and the ends of all models' spectra."""
-    figure.set_size_inches(12, 4.6)
-    left, right = figure.subplots(1, 2, width_ratios=(1.6, 1))
+def draw_densities(settings: Settings, records: list[Record], figure: Any) -> None:
+    """The more the first heads attend to the first token, the longer the spectrum is."""
+    figure.set_size_inches(9, 0.6 + 1.5 * settings.levels)
+    axes = figure.subplots(settings.levels, 1, sharex=True, sharey=True)
     first = records[0]
     grid, width = np.asarray(first["grid"]), first["width"]
     # What lies lower is the tail of a Gaussian, not an eigenvalue.
     floor = 0.04 / (first["parameters"] * width)
-    for level in reversed(range(settings.levels)):
+    for level, ax in enumerate(axes):
         colour, outliers = SHADES[level], first["outliers"][level]
         values, band = (np.asarray(first[name][level]) for name in ("values", "band"))
-        label = f"{first['attention'][level]:.2f}, bias {first['sink'][level]:.1f}"
-        shown = np.where(values > floor, values, np.nan)
-        left.plot(grid, shown, color=colour, linewidth=1.4, label=label)
+        ax.fill_between(grid, floor, np.maximum(values, floor), color=colour, alpha=0.25,
+                        linewidth=0)  # fmt: skip
         low, high = np.maximum(values - band, floor), np.maximum(values + band, floor)
-        left.fill_between(grid, low, high, color=colour, alpha=0.2, linewidth=0)
-        left.plot(outliers, np.full(len(outliers), 1.5 * floor), "|", color=colour, markersize=9)
-    left.set_yscale("log")
-    left.set_ylim(bottom=floor)
-    left.set_xlabel("eigenvalue")
-    left.set_ylabel(f"density of {first['parameters']} eigenvalues")
-    handles, labels = left.get_legend_handles_labels()
-    left.legend(handles[::-1], labels[::-1], frameon=False, loc="upper right",
-                title="attention to the first token")  # fmt: skip
-    which = "first model, " if len(records) > 1 else ""
-    told = f"{which}smoothed by {width:.2g}; ticks: the largest {settings.outliers}"
-    left.set_title(told, fontsize=11)
-    for i, record in enumerate(records):
-        outliers = np.asarray(record["outliers"])
-        for values, colour, label in (
-            (outliers[:, 0], COLOURS[1], "largest eigenvalue"),
-            (outliers[:, -1], COLOURS[3], f"number {settings.outliers} from the top"),
-            (np.asarray(record["ends"])[:, 0], COLOURS[0], "smallest"),
-        ):
-            right.plot(record["attention"], values, "o-", color=colour, alpha=0.8,
-                       label=None if i else label)  # fmt: skip
-    right.axhline(0, color=GREY, linestyle=":", linewidth=1)
-    right.set_xlabel("mean attention to the first token, first heads")
-    right.set_ylabel(f"eigenvalues of {len(records)} model{'s' * (len(records) != 1)}")
-    right.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3,
-                 fontsize=9, columnspacing=1.2)  # fmt: skip
-    for ax in (left, right):
-        ax.spines[["top", "right"]].set_visible(False)
+        ax.fill_between(grid, low, high, color=colour, alpha=0.35, linewidth=0)
+        ax.plot(grid, np.where(values > floor, values, np.nan), color=colour, linewidth=1.2)
+        ax.plot(outliers, np.full(len(outliers), 2 * floor), "|", color="black", markersize=8)
+        bias = f"bias {first['sink'][level]:.1f}" if level else "no bias"
+        told = f"attention {first['attention'][level]:.2f} to the first token, {bias}"
+        ax.text(0.99, 0.9, told, transform=ax.transAxes, ha="right", va="top", color=colour)
+        ax.axvline(outliers[0], color=colour, linestyle=":", linewidth=1)
+    axes[0].set_yscale("log")
+    axes[0].set_ylim(bottom=floor)
+    axes[0].set_title(f"{first['parameters']:,} eigenvalues, smoothed by {width:.2g}; marks: the "
+                      f"largest {settings.outliers}", fontsize=10)  # fmt: skip
+    figure.supylabel("density", fontsize=10)
+    axes[-1].set_xlabel("eigenvalue")
+
+
+def draw_ends(settings: Settings, records: list[Record], figure: Any) -> None:
+    """The ends of the spectrum against the attention that the first token gets."""
+    figure.set_size_inches(9.6, 3.4)
+    outliers = np.asarray([record["outliers"] for record in records])
+    panels = (
+        ("largest eigenvalue", outliers[..., 0]),
+        (f"number {settings.outliers} from the top", outliers[..., -1]),
+        ("smallest eigenvalue", np.asarray([record["ends"] for record in records])[..., 0]),
+    )
+    for ax, (told, values) in zip(figure.subplots(1, 3), panels, strict=True):
+        for i, (record, row) in enumerate(zip(records, values, strict=True)):
+            label = f"model {i + 1}" if len(records) > 1 else None
+            ax.plot(record["attention"], row, "o-", color=COLOURS[i % len(COLOURS)], label=label)
+        ax.set_title(told, fontsize=10)
+        ax.set_xlabel("attention to the first token")
+    if len(records) > 1:
+        figure.axes[0].legend(loc="best")
 
 
 def findings(settings: Settings, records: list[Record]) -> list[Finding]:
@@ -228,30 +231,40 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     extent = ends[..., 1] - ends[..., 0]
     wider = (np.diff(extent, axis=1) > 0).all(axis=1)
     rise, stretch = outliers[:, -1, 0] / outliers[:, 0, 0], extent[:, -1] / extent[:, 0]
-    count = len(records)
+    model = settings.checkpoint or "trained here"
+    count = f"{len(records)} model{'s' * (len(records) != 1)}"
+    size = f"{records[0]['parameters']:,} parameters, {model}"
     shares = " → ".join(f"{share:.2f}" for share in np.median(attention, axis=0))
     return [
         Finding(
-            "the more prominent the sinks, the larger the outliers",
+            "the more prominent the attention sinks, the larger the outliers in the spectrum",
             "000 §4.3, Fig 6",
             bool(rising.all()),
-            f"with attention {shares}, all of the largest {settings.outliers} grow at each step in "
-            f"{rising.sum()} of {count} models, the sharpness in {top.sum()}; strongest sink "
-            f"against none: {_listed(rise)} times the sharpness, the loss "
-            f"{_listed(losses[:, -1] / losses[:, 0])} times",
+            f"{size}: with attention {shares}, all grow at each step in {rising.sum()} of {count}, "
+            f"the sharpness in {top.sum()}; strongest sink against none: {_listed(rise)} times the "
+            f"sharpness, {_listed(losses[:, -1] / losses[:, 0])} times the loss",
+            id="000-gpt-sinks",
+            criterion=f"each of the largest {settings.outliers} eigenvalues grows at each step of "
+            "the sink, in every model",
         ),
         Finding(
-            "larger sinks stretch the spectrum",
+            "larger attention sinks stretch the spectrum",
             "000 Fig 6",
             bool(wider.all()),
-            f"from the smallest to the largest eigenvalue it is longer at each step in "
-            f"{wider.sum()} of {count} models, in the end {_listed(stretch)} times as long",
+            f"longer at each step in {wider.sum()} of {count}, in the end {_listed(stretch)} times "
+            "as long",
+            id="000-gpt-stretch",
+            criterion="from the smallest to the largest eigenvalue it is longer at each step of "
+            "the sink, in every model",
         ),
         Finding(
-            "many eigenvalues stay close to zero",
+            "with attention sinks, many eigenvalues stay close to zero",
             "000 §4.3",
             bool(near.min() >= MANY),
-            f"at least {near.min():.1%} are within {NEAR:.0%} of the sharpness without a sink",
+            f"at least {near.min():.1%}",
+            id="000-gpt-zero",
+            criterion=f"at least {MANY:.0%} of all eigenvalues are within {NEAR:.0%} of the "
+            "sharpness without a sink, at every step and in every model",
         ),
     ]
 
@@ -274,7 +287,7 @@ EXPERIMENT = Experiment(
     },
     tasks=tasks,
     run=run,
-    draw=draw,
+    draw={"densities": draw_densities, "ends": draw_ends},
     findings=findings,
     minutes={"quick": 2.7, "paper": 60},
     data=data,
