@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +12,11 @@ from scipy.sparse.linalg import LinearOperator, eigsh, svds
 
 from hessence.cli.main import main
 from hessence.papers.experiments.catalogue import all_experiments, find_experiment
-from hessence.papers.experiments.figures import gauss_newton_gap, language_model_sinks
+from hessence.papers.experiments.figures import (
+    gauss_newton_gap,
+    gauss_newton_solvable,
+    language_model_sinks,
+)
 from hessence.papers.experiments.listing import experiment_table
 from hessence.papers.experiments.shared.language_models import Gpt, GptShape
 from hessence.papers.experiments.shared.language_training import Recipe, pretrain
@@ -80,6 +85,63 @@ def test_the_gap_is_that_of_dense_matrices():
     assert record["error"][-1] == pytest.approx(1 - largest**2 / len(p) / top, rel=1e-3)
     residual = (p - torch.nn.functional.one_hot(y.flatten(), 256)).norm(dim=1).mean()
     assert record["residual"][-1] == pytest.approx(residual.item(), rel=1e-5)
+
+
+def curves(errors):
+    """Return records of models whose error is constant, by seed and model."""
+    steps = {"step": [0, 1, 2], "residual": [1.0, 0.9, 0.5], "loss": [3.0, 2.0, 1.0]}
+    return [{**steps, "draw": seed, "attention": attention, "uncertain": [0.0], "parameters": 1,
+             "error": [1.0, error, error]}
+            for seed, pair in enumerate(errors)
+            for attention, error in zip((True, False), pair, strict=True)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("errors", "holds"),
+    [
+        ([(0.2, 0.1), (0.3, 0.1), (0.2, 0.15)], True),
+        ([(0.1, 0.2), (0.1, 0.3), (0.15, 0.2)], False),
+        # The mean is larger with attention, by one seed alone.
+        ([(0.1, 0.15), (0.1, 0.2), (0.9, 0.1)], None),
+        ([(0.2, 0.1)], None),
+    ],
+)
+def test_a_verdict_that_seeds_do_not_share_is_left_open(errors, holds):
+    by_residual, by_loss, start = gauss_newton_gap.findings(None, curves(errors))
+    assert by_residual.holds is by_loss.holds is holds
+    assert start.holds
+    assert {by_residual.id, by_loss.id} == {"000-ggn-attention"}
+
+
+@pytest.mark.parametrize("name", ["attention", "linear", "relu"])
+def test_errors_of_solvable_models_are_those_of_dense_matrices(name):
+    settings = gauss_newton_solvable.EXPERIMENT.presets["tiny"]
+    task = {"scale": 1.0, "network": name}
+    found = gauss_newton_solvable.run(settings, task, np.random.default_rng(2))["errors"]
+    assert found.shape == (2, 4)
+
+    def outputs(theta, x):
+        if name == "attention":
+            q, k = theta[1:4], theta[4:]
+            return theta[0] * (torch.outer(x, x) * (q @ k) / 3**0.5).softmax(dim=1) @ x
+        hidden = torch.outer(x, theta[3:])
+        return (hidden if name == "linear" else hidden.relu()) @ theta[:3]
+
+    drawn = gauss_newton_solvable.samples(settings, task, np.random.default_rng(2))
+    for i, (net, x, direction) in enumerate(drawn):
+        weights = (net.w_v, net.w_q, net.w_k) if name == "attention" else (net.w, net.v)
+        theta = torch.from_numpy(np.concatenate([np.ravel(w) for w in weights]))
+        x, direction = torch.as_tensor(x), torch.as_tensor(direction)
+        J = torch.autograd.functional.jacobian(partial(outputs, x=x), theta)
+        ggn = torch.linalg.eigvalsh(J.T @ J / len(x))[-1]
+        for row, size in zip(found, settings.residuals, strict=True):
+            y = outputs(theta, x) - size * direction
+
+            def loss(theta, x=x, y=y):
+                return (outputs(theta, x) - y).square().mean() / 2
+
+            top = torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, theta))[-1]
+            assert row[i] == pytest.approx(float(abs(top - ggn) / top), rel=1e-9)
 
 
 def test_looks_are_the_papers():
