@@ -93,7 +93,7 @@ def _largest(
     if activation == "relu":
         H = ReLUHessian([w.astype(np.float32) for w in weights], x, y, multipliers)
         return hs.eigenpairs(H, k=1, tol=1e-4).eigenvalues[:, 0]
-    return hs.DeepLinear(weights, multipliers).hessian(x, y).top(1, tol=1e-6).eigenvalues[:, 0]
+    return hs.DeepLinear(weights, multipliers).hessian(x, y).top(1, tol=1e-4).eigenvalues[:, 0]
 
 
 def trace(nets: Networks, x: Any, y: Any) -> Any:

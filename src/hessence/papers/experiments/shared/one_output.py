@@ -9,8 +9,11 @@ Where the matrix is large, it is first brought down to its range:
   dimensions at two layers, :math:`D + 6m - 3` at four.
 - ReLU, two layers. The functional part has rank 2 for each neuron, the Gauss–Newton part rank n in
   all: 2m + n dimensions.
-- ReLU, four layers. Samples differ in their gates, so the functional part has full rank and nothing
-  is saved. These networks are solved in full, at the widths that allow it.
+- ReLU, four layers, one input. Without biases, all samples of one sign say the same: two samples
+  with their moments take their place, and units form cells (:class:`hessence.ReLU`).
+- ReLU, four layers, more inputs. Samples differ in their gates, nearly every unit is a cell of its
+  own, and inputs and deltas of a layer span all dimensions: nothing is saved. These networks are
+  solved in full, at the widths that allow it.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+import hessence as hs
 from hessence.papers.experiments.shared.relu_hessian import ReLUHessian
 
 
@@ -29,9 +33,23 @@ def eigenvalues(weights: Any, x: Any, y: Any, activation: str) -> tuple[Any, int
         matrix = linear_on_range(weights, x, y)
     elif len(weights) == 2 and 2 * len(weights[0]) + len(x) < parameters:
         matrix = relu_on_range(weights[0], weights[1], x, y)
+    elif x.shape[1] == 1:
+        values = hs.ReLU(list(weights)).hessian(*two_samples(x, y)).spectrum().eigenvalues
+        return values[values != 0], int(np.sum(values == 0))
     else:
         matrix = ReLUHessian([w[None] for w in weights], x, y).dense()[0]
     return np.linalg.eigvalsh((matrix + matrix.T) / 2), parameters - len(matrix)
+
+
+def two_samples(x: Any, y: Any) -> tuple[Any, Any]:
+    """Return one sample of either sign that a homogeneous network cannot tell from all of them."""
+    found = []
+    for sign in (1, -1):
+        own = sign * x[:, 0] > 0
+        size = sign * max(float(np.linalg.norm(x[own])), 1e-300)
+        found.append((size, float(x[own, 0] @ y[own, 0]) / size))
+    samples = np.asarray(found) * (2 / len(x)) ** 0.5
+    return samples[:, :1], samples[:, 1:]
 
 
 def linear_on_range(weights: Any, x: Any, y: Any) -> Any:
