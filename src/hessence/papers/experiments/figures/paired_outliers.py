@@ -154,7 +154,7 @@ def closest_pairs(values: Any, target: float) -> tuple[float, float]:
     return best, second
 
 
-def _draw(activation: str, depth: int, settings: Settings, records: list[Record], figure: Any) -> None:
+def _draw(activation: str, depth: int, records: list[Record], figure: Any) -> None:
     rows = [r for r in records if (r["activation"], r["depth"]) == (activation, depth)]
     lines = list(dict.fromkeys((r["weights"], r["data"]) for r in rows))
     sizes_at = {r["width"]: {o["size"] for o in rows if o["width"] == r["width"]} for r in rows}
@@ -189,23 +189,23 @@ def _panel(ax: Any, own: list[Record]) -> None:
 
 
 def draw_two_linear(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Two linear layers have one pair that adds up to tr/D if and only if weights are orthonormal and data decorrelated."""  # noqa: E501 - a caption
-    _draw("linear", 2, settings, records, figure)
+    """Two linear layers have a pair at tr/D only with orthonormal weights, decorrelated data."""
+    _draw("linear", 2, records, figure)
 
 
 def draw_four_linear(settings: Settings, records: list[Record], figure: Any) -> None:
     """Four linear layers come no closer to tr/D with a pair than to other targets nearby."""
-    _draw("linear", 4, settings, records, figure)
+    _draw("linear", 4, records, figure)
 
 
 def draw_two_relu(settings: Settings, records: list[Record], figure: Any) -> None:
     """Two layers with ReLU come no closer to tr/D with a pair than to other targets nearby."""
-    _draw("relu", 2, settings, records, figure)
+    _draw("relu", 2, records, figure)
 
 
 def draw_four_relu(settings: Settings, records: list[Record], figure: Any) -> None:
     """Four layers with ReLU come no closer to tr/D with a pair than to other targets nearby."""
-    _draw("relu", 4, settings, records, figure)
+    _draw("relu", 4, records, figure)
 
 
 def findings(settings: Settings, records: list[Record]) -> list[Finding]:
@@ -352,5 +352,5 @@ EXPERIMENT = Experiment(
         "four-layer-relu": draw_four_relu,
     },
     findings=findings,
-    minutes={"quick": 1.8, "paper": 120},
+    minutes={"quick": 1.2, "paper": 120},
 )

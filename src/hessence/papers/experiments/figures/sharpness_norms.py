@@ -24,9 +24,9 @@ from hessence.papers.experiments.shared.correlations import (
     WHEN,
     correlation,
     draw_by_size,
+    layer_rows,
     listed,
     mean_correlations,
-    norm_lines,
     written,
 )
 from hessence.papers.experiments.shared.network_batches import (
@@ -37,11 +37,12 @@ from hessence.papers.experiments.shared.network_batches import (
     squared_norms,
     trace,
 )
-from hessence.plotting.axes import COLOURS
+from hessence.plotting.axes import COLOURS, GREY
 
 LAYERS = ("W1", "W2")
 SPECTRAL = tuple(f"{layer} spectral" for layer in LAYERS)
 ALIGNED = tuple(f"alignment {norm}" for norm in NORMS)
+BOTH = ("sum", "spectral norms of both layers", GREY, "--")
 
 
 @dataclass(frozen=True)
@@ -91,32 +92,42 @@ def measured(nets: Networks, x: Any, y: Any) -> Record:
     found |= {f"alignment {norm}": v for norm, v in alignments(*nets.weights).items()}
     # The Hessian of f = c₂W₂ c₁W₁ x carries (c₁c₂)².
     scale = float(np.prod(nets.multipliers)) ** 2 / len(x)
-    root = np.linalg.qr(x, mode="r")
+    _, root = np.linalg.qr(x)
     seen = squared_norms(nets.weights[0] @ root.T)["spectral"]
     first = found["W2 spectral"] * np.linalg.norm(root, 2) ** 2
     return found | {"sum": scale * (first + seen), "blocks": scale * np.maximum(first, seen)}
 
 
-def draw_norms(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Draw how the sharpness correlates with squared norms, and the sum of the spectral ones."""
-    lines = [*norm_lines(LAYERS), ("sum", "W1 + W2, spectral", COLOURS[4], ":")]
-    draw_by_size(
-        _taught(records, settings.teacher), settings.parametrisations, figure, "sharpness", lines
-    )
+def _draw(settings: Settings, records: list[Record], figure: Any, target: str, rows: Any) -> None:
+    own = _taught(records, settings.teacher)
+    draw_by_size(own, settings.parametrisations, figure, target, rows)
+
+
+def draw_norms_initial(settings: Settings, records: list[Record], figure: Any) -> None:
+    """At the start and for small D, sharpness follows the norms of the layer of larger entries."""
+    _draw(settings, records, figure, "sharpness", layer_rows("initial", BOTH))
+
+
+def draw_norms_trained(settings: Settings, records: list[Record], figure: Any) -> None:
+    """Trained, sharpness follows spectral norms more than others, and best of all their sum."""
+    _draw(settings, records, figure, "sharpness", layer_rows("trained", BOTH))
 
 
 def draw_alignments(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Draw how the sharpness correlates with the alignments of the two matrices."""
-    lines = [(f"alignment {norm}", written(norm), COLOURS[i], "-") for i, norm in enumerate(NORMS)]
-    draw_by_size(
-        _taught(records, settings.teacher), settings.parametrisations, figure, "sharpness", lines
-    )
+    """Sharpness goes with the spectral alignment of layers, by some 0.5 where they are alike."""
+    lines = [(name, f"{written(norm)} alignment", COLOURS[i], "-")
+             for i, (name, norm) in enumerate(zip(ALIGNED, NORMS, strict=True))]  # fmt: skip
+    _draw(settings, records, figure, "sharpness", [(WHEN[when], when, lines) for when in WHEN])
 
 
-def draw_traces(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Draw how the trace correlates with squared norms."""
-    own = _taught(records, settings.teacher)
-    draw_by_size(own, settings.parametrisations, figure, "trace", norm_lines(LAYERS))
+def draw_traces_initial(settings: Settings, records: list[Record], figure: Any) -> None:
+    """At the start, the trace follows the Frobenius norm of the layer of larger entries."""
+    _draw(settings, records, figure, "trace", layer_rows("initial"))
+
+
+def draw_traces_trained(settings: Settings, records: list[Record], figure: Any) -> None:
+    """Trained, the trace follows Frobenius and nuclear norms, and spectral ones the least."""
+    _draw(settings, records, figure, "trace", layer_rows("trained"))
 
 
 def findings(settings: Settings, records: list[Record]) -> list[Finding]:
@@ -219,7 +230,9 @@ def _on_trace(records: list[Record]) -> list[Finding]:
     tables = {when: _better_layer(records, when, "trace") for when in WHEN}
     rows = [row for table in tables.values() for row in table.values()]
     evidence = ". ".join(f"{WHEN[when].capitalize()}, {_told(t)}" for when, t in tables.items())
-    tail = ", in every parametrisation, before and after training: the better layer, mean over D > 1"
+    tail = (
+        ", in every parametrisation, before and after training: the better layer, mean over D > 1"
+    )
     return [
         Finding(
             "the trace correlates most with the squared Frobenius norm",
@@ -249,7 +262,9 @@ def _on_the_start(small: list[Record]) -> Finding:
     return Finding(
         "at initialisation and small D the first, larger matrix drives the sharpness",
         "000 App D.3.3",
-        all(first > 0.5 and first > second for first, second in (m.values() for m in means.values())),
+        all(
+            first > 0.5 and first > second for first, second in (m.values() for m in means.values())
+        ),
         f"at initialisation, {_told(means)}",
         id="000-larger-drives",
         criterion="the first layer by more than 0.5 and more than the second, mean over D ≤ m/10, "
@@ -259,11 +274,7 @@ def _on_the_start(small: list[Record]) -> Finding:
 
 def _on_alignment(settings: Settings, records: list[Record]) -> list[Finding]:
     """Layers start alike in the neural-tangent parametrisation, elsewhere if D is large."""
-    alike = [
-        r
-        for r in records
-        if r["parametrisation"] == "ntk" or 2 * r["size"] >= settings.width
-    ]
+    alike = [r for r in records if r["parametrisation"] == "ntk" or 2 * r["size"] >= settings.width]
     means = {
         kind: mean_correlations(rows, "initial", "sharpness", [*SPECTRAL, *ALIGNED])
         for kind, rows in _by_kind(alike).items()
@@ -349,14 +360,18 @@ EXPERIMENT = Experiment(
     presets={
         "tiny": Settings(width=6, sizes=(1, 2, 3), networks=4, samples=64),
         "quick": Settings(width=50, sizes=(1, 2, 3, 5, 10, 17, 25, 35, 50)),
-        "paper": Settings(
-            sizes=(1, 2, 3, 5, 8, 10, 15, 20, 30, 40, 50, 60, 80, 100), networks=200
-        ),
+        "paper": Settings(sizes=(1, 2, 3, 5, 8, 10, 15, 20, 30, 40, 50, 60, 80, 100), networks=200),
     },
     tasks=tasks,
     run=run,
-    draw={"norms": draw_norms, "alignments": draw_alignments, "traces": draw_traces},
+    draw={
+        "norms-initial": draw_norms_initial,
+        "norms-trained": draw_norms_trained,
+        "alignments": draw_alignments,
+        "traces-initial": draw_traces_initial,
+        "traces-trained": draw_traces_trained,
+    },
     findings=findings,
-    minutes={"quick": 2.2, "paper": 380},
+    minutes={"quick": 1, "paper": 25},
     common=("teacher",),
 )

@@ -22,9 +22,9 @@ from hessence.papers.experiments.shared.correlations import (
     NORMS,
     WHEN,
     draw_by_size,
+    layer_rows,
     listed,
     mean_correlations,
-    norm_lines,
 )
 from hessence.papers.experiments.shared.network_batches import Networks, sharpness
 
@@ -58,9 +58,14 @@ def measured(nets: Networks, x: Any, y: Any) -> Record:
     return {"sharpness": sharpness(nets, x, y, "relu"), **layer_norms(nets)}
 
 
-def draw(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Draw how the sharpness correlates with squared norms."""
-    draw_by_size(records, settings.parametrisations, figure, "sharpness", norm_lines(LAYERS))
+def draw_initial(settings: Settings, records: list[Record], figure: Any) -> None:
+    """With ReLU, sharpness follows the first layer's Frobenius norm before training."""
+    draw_by_size(records, settings.parametrisations, figure, "sharpness", layer_rows("initial"))
+
+
+def draw_trained(settings: Settings, records: list[Record], figure: Any) -> None:
+    """With ReLU, sharpness follows the first layer's Frobenius norm after training, too."""
+    draw_by_size(records, settings.parametrisations, figure, "sharpness", layer_rows("trained"))
 
 
 def findings(settings: Settings, records: list[Record]) -> list[Finding]:
@@ -114,7 +119,7 @@ EXPERIMENT = Experiment(
     },
     tasks=size_tasks,
     run=run,
-    draw=draw,
+    draw={"initial": draw_initial, "trained": draw_trained},
     findings=findings,
-    minutes={"quick": 0.8, "paper": 430},
+    minutes={"quick": 0.7, "paper": 150},
 )

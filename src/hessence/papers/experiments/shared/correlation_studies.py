@@ -83,9 +83,11 @@ def trained_networks(
     rng: np.random.Generator,
 ) -> Trained:
     """Draw data and networks, and train them."""
-    x, y = draw_data(activation, dims[0], settings.samples, settings.noise, settings.teacher, rng)
+    x, y, noise = draw_data(
+        activation, dims[0], settings.samples, settings.noise, settings.teacher, rng
+    )
     nets = draw_networks(kind, dims, settings.networks, rng)
-    least = least_loss(x, y, activation, settings.noise)
+    least = least_loss(x, y, noise, activation)
     after, losses = train(nets, x, y, activation, (1 + settings.enough) * least, settings.steps)
     excess = losses / least - 1
     # Losses are summed in single precision.

@@ -47,24 +47,28 @@ def draw_line(
     ax.fill_between(places, r - error, r + error, color=colour, alpha=0.12, linewidth=0)
 
 
+Line = tuple[str, str, str, str]
+"""A quantity to draw: its name in the records, a label, a colour and a style."""
+
+
 def draw_by_size(
     records: list[Record],
     kinds: Sequence[str],
     figure: Any,
     target: str,
-    quantities: Sequence[tuple[str, str, str, str]],
+    rows: Sequence[tuple[str, str, Sequence[Line]]],
 ) -> None:
-    """Draw one row for each parametrisation, before and after training, against D = K.
+    """Draw correlations against D = K: a column for each parametrisation, and rows as told.
 
-    Each quantity has a name in the records, a label, a colour and a style.
+    A row has a title, the moment it is about (see `WHEN`), and its lines.
     """
-    figure.set_size_inches(10.5, 3.1 * len(kinds) + 0.5)
-    axes = figure.subplots(len(kinds), 2, sharex=True, sharey=True, squeeze=False)
-    for row, kind in zip(axes, kinds, strict=True):
-        own = [r for r in records if r["parametrisation"] == kind]
-        sizes = [r["size"] for r in own]
-        for ax, when in zip(row, WHEN, strict=True):
-            for name, label, colour, style in quantities:
+    figure.set_size_inches(10, 2.6 * len(rows) + 1)
+    axes = figure.subplots(len(rows), len(kinds), sharex=True, sharey=True, squeeze=False)
+    for (title, when, lines), panels in zip(rows, axes, strict=True):
+        for ax, kind in zip(panels, kinds, strict=True):
+            own = [r for r in records if r["parametrisation"] == kind]
+            sizes = [r["size"] for r in own]
+            for name, label, colour, style in lines:
                 values = [correlation(r, when, target, name) for r in own]
                 draw_line(ax, sizes, values, networks_of(own), colour, linestyle=style,
                           marker="o", label=label)  # fmt: skip
@@ -73,13 +77,13 @@ def draw_by_size(
             ticks = spaced(sizes)
             ax.set_xticks(ticks, [str(size) for size in ticks])
             ax.minorticks_off()
-            ax.set_title(f"{NAMES[kind]}, {WHEN[when]}", fontsize=10)
-        row[0].set_ylabel(f"correlation with {target}")
+            ax.set_title(f"{NAMES[kind]}, {title}", fontsize=10)
     axes[0, 0].set_ylim(-1.05, 1.05)
     for ax in axes[-1]:
         ax.set_xlabel("input and output size D = K")
+    figure.supylabel(f"correlation with the {target}", fontsize=10)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=9)
 
 
 def spaced(sizes: Sequence[int]) -> list[int]:
@@ -91,13 +95,17 @@ def spaced(sizes: Sequence[int]) -> list[int]:
     return kept
 
 
-def norm_lines(layers: Sequence[str]) -> list[tuple[str, str, str, str]]:
-    """Return the squared norms of two layers as quantities to draw: colour norm, style layer."""
+def layer_rows(when: str, *more: Line) -> list[tuple[str, str, list[Line]]]:
+    """Return one row for each of two layers, with the three norms of it as lines."""
     return [
-        (f"{layer} {norm}", f"{layer}, {written(norm)}", COLOURS[i], style)
-        for layer, style in zip(layers, ("-", "--"), strict=True)
-        for i, norm in enumerate(NORMS)
-    ]
+        (
+            f"layer {layer[1:]}",
+            when,
+            [(f"{layer} {norm}", f"{written(norm)} norm", COLOURS[i], "-")
+             for i, norm in enumerate(NORMS)] + [*more],
+        )
+        for layer in ("W1", "W2")
+    ]  # fmt: skip
 
 
 def networks_of(records: list[Record]) -> int:

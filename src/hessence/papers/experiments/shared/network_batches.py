@@ -49,8 +49,8 @@ def draw_data(
     noise: float,
     teacher: Teacher,
     rng: np.random.Generator,
-) -> tuple[Any, Any]:
-    """Draw standard normal inputs, and the outputs of one random layer with noise added.
+) -> tuple[Any, Any, Any]:
+    """Draw standard normal inputs, the outputs of one random layer with noise added, and the noise.
 
     The entries of the teacher are standard normal, or of variance 1/D, so that targets keep the
     scale of the inputs at every size.
@@ -61,7 +61,8 @@ def draw_data(
         y /= size**0.5
     if activation == "relu":
         y = np.maximum(y, 0)
-    return x, y + noise**0.5 * rng.normal(size=y.shape)
+    added = noise**0.5 * rng.normal(size=y.shape)
+    return x, y + added, added
 
 
 def sharpness(nets: Networks, x: Any, y: Any, activation: Activation) -> Any:
