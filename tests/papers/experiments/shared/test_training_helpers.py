@@ -39,13 +39,16 @@ def test_unseen_inputs_that_would_be_among_the_largest_are_told():
         top_eigenvalues(first, second, x, y, 30, rng)
 
 
-@pytest.mark.parametrize(("activation", "depth"), [("linear", 2), ("linear", 4), ("relu", 2)])
-def test_eigenvalues_on_the_range_and_zeros_are_all(activation, depth):
+@pytest.mark.parametrize(
+    ("activation", "depth", "inputs"),
+    [("linear", 2, 5), ("linear", 4, 5), ("relu", 2, 5), ("relu", 4, 2), ("relu", 4, 1)],
+)
+def test_eigenvalues_on_the_range_and_zeros_are_all(activation, depth, inputs):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(2)
-    dims = (5, *[7] * (depth - 1), 1)
+    dims = (inputs, *[7] * (depth - 1), 1)
     weights = [rng.normal(size=(b, a)) for a, b in pairwise(dims)]
-    x, y = rng.normal(size=(9, 5)), rng.normal(size=(9, 1))
+    x, y = rng.normal(size=(9, inputs)), rng.normal(size=(9, 1))
     shapes, sizes = [w.shape for w in weights], [w.size for w in weights]
 
     def loss(theta):

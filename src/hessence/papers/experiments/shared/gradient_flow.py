@@ -10,7 +10,7 @@ import numpy as np
 
 from hessence.papers.experiments.shared.network_batches import Activation, Networks
 
-FIRST_RATE, LONGER, SHORTER = 1e-3, 1.1, 0.5
+SMALL_RATE, LONGER, SHORTER = 1e-3, 1.1, 0.5
 KEPT = 0.8
 """Which share of what the gradient promises a step has to keep."""
 
@@ -38,7 +38,7 @@ def train(
     inputs, targets, least = _samples(x, y, activation)
     trained, losses = [w.astype(np.float64) for w in nets.weights], np.empty(len(nets.weights[0]))
     layers, shares = [w.astype(np.float32) for w in nets.weights], np.asarray(nets.rates)
-    awake, rate = np.arange(len(losses)), np.full(len(losses), FIRST_RATE)
+    awake, rate = np.arange(len(losses)), np.full(len(losses), SMALL_RATE)
     loss, gradients = _gradients(layers, nets.multipliers, inputs, targets, activation)
     for step in range(steps + 1):
         promised = rate * (shares @ [np.sum(g * g, axis=(1, 2), dtype=float) for g in gradients])
@@ -55,7 +55,9 @@ def train(
         trial = [w - length * g for w, length, g in zip(layers, lengths, gradients, strict=True)]
         with np.errstate(over="ignore", invalid="ignore"):
             after, slopes = _gradients(trial, nets.multipliers, inputs, targets, activation)
-        taken = loss - after >= KEPT * promised
+        # Across a kink of ReLU no step keeps what is promised; small ones cross it and slide along.
+        slides = (rate <= SMALL_RATE) & (after <= 2 * loss)
+        taken = (loss - after >= KEPT * promised) | slides
         for old, new in zip([*layers, *gradients], [*trial, *slopes], strict=True):
             np.copyto(old, new, where=taken[:, None, None])
         loss = np.where(taken, after, loss)
