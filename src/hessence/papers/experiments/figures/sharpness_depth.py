@@ -155,7 +155,8 @@ def _draw(
             ax.set_title(f"{NAMES[kind]}, {words}", fontsize=10)
         line[0].set_ylabel("depth L")
     for ax in axes[-1]:
-        ax.set_xlabel("the layer left out" if quantity else "the layer")
+        words = "the layer left out" if quantity else "the layer"
+        ax.set_xlabel(f"{words}; B, the bound" if quantity and activation == "linear" else words)
     bar = figure.colorbar(shown, ax=axes, shrink=0.8, pad=0.01)
     bar.set_label(f"correlation with the sharpness, D = {size}", fontsize=9)
 
@@ -339,7 +340,7 @@ EXPERIMENT = Experiment(
     "product without it",
     presets={
         "tiny": Settings(width=5, depths=(2, 3), sizes=(1, 2), networks=4, samples=64),
-        "quick": Settings(samples=256),
+        "quick": Settings(networks=150, samples=256),
         "paper": Settings(width=100, networks=200),
     },
     tasks=tasks,
@@ -353,5 +354,5 @@ EXPERIMENT = Experiment(
         "relu-layers": draw_relu_layers,
     },
     findings=findings,
-    minutes={"quick": 1, "paper": 40},
+    minutes={"quick": 2, "paper": 40},
 )

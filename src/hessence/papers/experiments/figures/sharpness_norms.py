@@ -114,7 +114,7 @@ def draw_norms_trained(settings: Settings, records: list[Record], figure: Any) -
 
 
 def draw_alignments(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Sharpness goes with the spectral alignment of layers, by some 0.5 where they are alike."""
+    """Sharpness goes with spectral alignment before training where D is large, not after it."""
     lines = [(name, f"{written(norm)} alignment", COLOURS[i], "-")
              for i, (name, norm) in enumerate(zip(ALIGNED, NORMS, strict=True))]  # fmt: skip
     _draw(settings, records, figure, "sharpness", [(WHEN[when], when, lines) for when in WHEN])
@@ -359,7 +359,7 @@ EXPERIMENT = Experiment(
     "the weights, before and after training",
     presets={
         "tiny": Settings(width=6, sizes=(1, 2, 3), networks=4, samples=64),
-        "quick": Settings(width=50, sizes=(1, 2, 3, 5, 10, 17, 25, 35, 50)),
+        "quick": Settings(width=50, sizes=(1, 2, 3, 5, 10, 17, 25, 30, 35, 40, 50), networks=150),
         "paper": Settings(sizes=(1, 2, 3, 5, 8, 10, 15, 20, 30, 40, 50, 60, 80, 100), networks=200),
     },
     tasks=tasks,
@@ -372,6 +372,6 @@ EXPERIMENT = Experiment(
         "traces-trained": draw_traces_trained,
     },
     findings=findings,
-    minutes={"quick": 1, "paper": 25},
+    minutes={"quick": 2, "paper": 25},
     common=("teacher",),
 )

@@ -33,10 +33,7 @@ LAYERS = ("W1", "W2")
 
 @dataclass(frozen=True)
 class Settings(TwoLayerSettings):
-    """Two-layer ReLU networks; the teacher is one layer with ReLU.
-
-    At ``quick``, a teacher with entries of variance 1 gives the same verdicts.
-    """
+    """Two-layer ReLU networks; the teacher is one layer with ReLU."""
 
     networks: Annotated[int, at_least(3)] = 60
     enough: float = 0.1
