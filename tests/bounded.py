@@ -39,6 +39,18 @@ def scalar_affine(t, x, m):
     return ex.stack([(w * (v * ex.LONG(xi) + b)).sum() for xi in x])[:, None]
 
 
+def scalar_batch_norm(t, x, m):
+    """With or without a shift; the signs of v, on which nothing else depends, are constants."""
+    gamma, w = t[m : 2 * m] * np.sign(t.a[:m]), t[-m:]
+    gap = np.asarray(x, ex.LONG) - ex.LONG(np.mean(x))
+    gap = gap - gap.mean()
+    gap = gap / np.sqrt((gap * gap).mean())
+    rows = [gamma * xi for xi in gap]
+    if len(t.a) > 3 * m:
+        rows = [row + t[2 * m : 3 * m] for row in rows]
+    return ex.stack([(w * row).sum() for row in rows])[:, None]
+
+
 def decoupled_inputs(t, x, shape):
     g = _products(t, shape, x)
     return ex.stack([(g * row.astype(ex.LONG)).sum() for row in x])[:, None]
@@ -196,6 +208,19 @@ def _scalar(make, forward, order):
     return case
 
 
+def _batch_norm(rng, n, m, D, K, size):
+    w, gamma, v = (_numbers(rng, m) * _units(rng, m) for _ in range(3))
+    v = np.where(v == 0, 1.0, v)
+    gamma = _related(rng, w, gamma)
+    beta = _related(rng, w, _numbers(rng, m)) if rng.random() < 0.5 else None
+    x = rng.normal(size=n + 1) * 10.0 ** rng.choice([0, 0, -9, 9, 3])
+    x = x + 10.0 ** rng.choice([-9, 0, 3, 9]) * rng.choice([0.0, 1.0])
+    if np.ptp(x) == 0:
+        x[0] = 1 + 2 * x[0]
+    net = hs.ScalarBatchNorm(size * w, gamma, v, beta)
+    return net, x, lambda t, x: scalar_batch_norm(t, x, m), 1
+
+
 def _decoupled(make, forward):
     def case(rng, n, m, D, K, size):
         rows = D if make is hs.DecoupledInputs else K
@@ -269,6 +294,7 @@ KINDS = {
     "ScalarLinear": _scalar(hs.ScalarLinear, scalar_linear, 2),
     "ScalarReLU": _scalar(hs.ScalarReLU, scalar_relu, 2),
     "ScalarAffine": _scalar(hs.ScalarAffine, scalar_affine, 3),
+    "ScalarBatchNorm": _batch_norm,
     "DecoupledInputs": _decoupled(hs.DecoupledInputs, decoupled_inputs),
     "DecoupledOutputs": _decoupled(hs.DecoupledOutputs, decoupled_outputs),
     "TwoLayerLinear": _chain(2),

@@ -1,5 +1,8 @@
 """A hidden layer with batch normalisation against PyTorch's own, differentiated twice."""
 
+from fractions import Fraction
+
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -93,3 +96,31 @@ def test_bad_input():
         hs.ScalarBatchNorm([1.0], [1.0], [1.0]).hessian([2.0, 2.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="gamma must have the shape of w"):
         hs.ScalarBatchNorm([1.0], [1.0, 2.0], [1.0])
+
+
+@given(st.integers(0, 10**6), st.integers(2, 40), st.integers(-12, 15))
+def test_normalised_data_are_as_accurate_as_they_say(seed, n, power):
+    """Against fractions: also data whose spread is a few spacings of their mean."""
+    x = np.random.default_rng(seed).normal(size=n) + 10.0**power
+    data = hs.ScalarBatchNorm([1.0], [1.0], [1.0])._data(x, x)
+    exact = [Fraction(float(xi)) for xi in x]
+    mean = sum(exact) / n
+    gaps = [xi - mean for xi in exact]
+    with mpmath.workdps(40):
+        variance = sum(gap * gap for gap in gaps) / n
+        deviation = mpmath.sqrt(mpmath.mpf(variance.numerator) / variance.denominator)
+        truth = [mpmath.mpf(gap.numerator) / gap.denominator / deviation for gap in gaps]
+        off = [
+            abs(mpmath.mpf(float(a)) - b) for a, b in zip(data.samples[0][:, 0], truth, strict=True)
+        ]
+    assert (np.asarray(off, dtype=float) <= data.errors).all()
+    assert data.errors.max() < 1e-11
+
+
+def test_errors_count_those_of_the_normalised_data():
+    net, x, y = instance(5, 3, 7, shift=True)
+    H = net.hessian(x, y)
+    for part in (H, H.ggn, H.functional):
+        assert part.rounding() > part.core.rounding() > 0
+        s = part.spectrum()
+        assert s.errors.max() < 1e-11 * s.norm

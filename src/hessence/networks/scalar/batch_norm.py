@@ -13,10 +13,20 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import array_api_compat as api
+import numpy as np
 
-from hessence._common.arrays import Array, floating, stack_rows, zero_rows
-from hessence.data.losses import PointwiseLoss
+from hessence._common.arrays import (
+    Array,
+    Numbers,
+    epsilon,
+    floating,
+    stack_rows,
+    to_numpy,
+    zero_rows,
+)
+from hessence.data.losses import PointwiseLoss, as_loss
 from hessence.data.moments import Moments, samples_of
+from hessence.data.rounding import moved_derivatives, terms
 from hessence.networks.scalar.network import ScalarNetwork
 from hessence.networks.scalar.scalar_affine import ScalarAffine
 from hessence.networks.scalar.scalar_linear import ScalarLinear
@@ -82,7 +92,31 @@ class ScalarBatchNorm(ScalarNetwork):
     def hessian(
         self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse"
     ) -> BatchNormHessian:
-        return BatchNormHessian(self._core.hessian(self._data(x, y), loss=loss), self._signs)
+        data = self._data(x, y)
+        core = self._core.hessian(data, loss=loss)
+        return BatchNormHessian(core, self._signs, moved=self._moved(data, loss))
+
+    def _moved(self, data: Any, loss: str | PointwiseLoss) -> tuple[Numbers, Numbers]:
+        """Return what errors of the normalised inputs do to the two parts of the Hessian, (...,).
+
+        With inputs z = x̂, or (x̂, 1) with a shift, the gradient in ⟨w, γ⟩, or (⟨w, γ⟩, ⟨w, β⟩), is
+        E[φ′ z] and the second derivative E[φ″ z zᵀ], which the Hessian has between gradients of
+        squared length at most ‖w‖² + ‖γ‖² + ‖β‖².
+        """
+        inputs, targets = samples_of(data)
+        off, x = data.errors, np.abs(to_numpy(inputs[:, 0]).astype(np.float64))
+        shift = self.beta is not None
+        slope = to_numpy(self._coefficients[..., 0] if shift else self._coefficients)
+        reach = np.abs(slope.astype(np.float64))[..., None] * off
+        predictions = self._core._predict(inputs)[..., 0]
+        (first, off_first), (second, off_second) = moved_derivatives(
+            as_loss(loss), predictions, targets[:, 0], reach
+        )
+        length = np.sqrt(x * x + shift)
+        gradient = np.mean(first * off + off_first * (length + off), axis=-1)
+        spread = np.mean(second * (2 * length + off) * off + off_second * (length + off) ** 2, -1)
+        weights = (to_numpy(a).astype(np.float64) for a in list(self._weights.values())[1:])
+        return gradient, spread * sum(np.sum(a * a, axis=-1) for a in weights)
 
     @cached_property
     def _signs(self) -> Array:
@@ -109,18 +143,23 @@ class ScalarBatchNorm(ScalarNetwork):
     def __call__(self, x: Array) -> Array:
         """Return the predictions, (..., n), normalised over the n samples."""
         _, x = floating(self._reference, x=x)
-        return super().__call__(_normalised(x))
+        return super().__call__(_normalised(x)[0])
 
     def _data(self, x: Any, y: Any) -> Moments:
         """Return the moments of the normalised data."""
         if isinstance(x, NormalisedMoments):
             return x
         inputs, targets = samples_of(super()._data(x, y))
-        return NormalisedMoments(_normalised(inputs[:, 0])[:, None], targets, like=self._reference)
+        normalised, errors = _normalised(inputs[:, 0])
+        found = NormalisedMoments(normalised[:, None], targets, like=self._reference)
+        found.errors = errors
+        return found
 
 
 class NormalisedMoments(Moments):
-    """Moments of data that have been normalised."""
+    """Moments of data that have been normalised; ``errors`` bound those of the inputs, (n,)."""
+
+    errors: Numbers
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -135,11 +174,14 @@ class BatchNormHessian(Hessian):
         The signs of v.
     part : str
         Which of the Hessian and its two parts this is.
+    moved : pair of array (...,)
+        How far errors of the normalised inputs move the functional and the Gauss–Newton part.
     """
 
     core: Any
     signs: Array
     part: Part = "hessian"
+    moved: tuple[Any, Any] = (0.0, 0.0)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -153,11 +195,11 @@ class BatchNormHessian(Hessian):
 
     @property
     def ggn(self) -> BatchNormHessian:
-        return BatchNormHessian(self.core.ggn, self.signs, "ggn")
+        return BatchNormHessian(self.core.ggn, self.signs, "ggn", self.moved)
 
     @property
     def functional(self) -> BatchNormHessian:
-        return BatchNormHessian(self.core.functional, self.signs, "functional")
+        return BatchNormHessian(self.core.functional, self.signs, "functional", self.moved)
 
     def trace(self) -> Array:
         return self.core.trace()
@@ -170,6 +212,17 @@ class BatchNormHessian(Hessian):
         turned = columns[..., m : 2 * m, :] * self.signs[..., None]
         return self._place(self.core.times(stack_rows(turned, columns[..., 2 * m :, :])))
 
+    def rounding(self) -> Any:
+        """Return what rounding does to the scalar network, and to the data that it sees."""
+        return self.core.rounding() + self._of_data
+
+    @property
+    def _of_data(self) -> Any:
+        functional, ggn = self.moved
+        return (0.0 if self.part == "ggn" else functional) + (
+            0.0 if self.part == "functional" else ggn
+        )
+
     def spectrum(self) -> Spectrum:
         found, m = self.core.spectrum(), int(self.signs.shape[-1])
 
@@ -177,8 +230,11 @@ class BatchNormHessian(Hessian):
             return stack_rows(copies, zero_rows(int(self.core.shape[-1]), copies))
 
         zero = 0 * self.signs[..., :1]
-        families = [*found.mapped(self._place, 1.0).families]
-        families += [Subspaces(("flat/norm",), lambda _: Columns(flat), m, values=zero)]
+        families = [f.of(None, self._of_data) for f in found.mapped(self._place, 1.0).families]
+        exact = to_numpy(zero)
+        families += [
+            Subspaces(("flat/norm",), lambda _: Columns(flat), m, values=zero, errors=lambda: exact)
+        ]
         return Spectrum(families, found.method)
 
     def _place(self, vectors: Array) -> Array:
@@ -188,13 +244,25 @@ class BatchNormHessian(Hessian):
         return stack_rows(zero_rows(m, vectors), turned, vectors[..., m:, :])
 
 
-def _normalised(x: Array) -> Array:
-    """Return (x − E[x])/√Var[x]."""
+def _normalised(x: Array) -> tuple[Array, Numbers]:
+    """Return (x − E[x])/√Var[x], and a bound for the error of each, (n,).
+
+    The mean is taken off twice: what the first leaves is exact but for a rounding of its own size,
+    and has a mean that the second sees to full accuracy.
+    """
     xp = api.array_namespace(x)
-    gap = x - xp.mean(x)
-    gap = gap - xp.mean(gap)
+    once = x - xp.mean(x)
+    gap = once - xp.mean(once)
     size = xp.max(xp.abs(gap))
     if not bool(size > 0):
         raise ValueError("x must not be constant: batch normalisation divides by its spread.")
     gap = gap / size
-    return gap / xp.sqrt(xp.mean(gap * gap))
+    found = gap / xp.sqrt(xp.mean(gap * gap))
+    spacing, share = epsilon(x), terms(int(x.shape[0]))
+    first, second, values = (
+        np.abs(to_numpy(a).astype(np.float64)) for a in (once / size, gap, found)
+    )
+    off = spacing * (first + second + (share + 1) * np.mean(first))
+    deviation = float(np.sqrt(np.mean(second * second)))
+    of_size = np.sqrt(np.mean(off * off)) / deviation + spacing * (share + 8)
+    return found, 2 * (off / deviation + values * of_size)
