@@ -146,6 +146,14 @@ def test_what_killed_writers_leave_is_swept_and_what_others_write_is_not(tmp_pat
         writer.stdout.close()
 
 
+def test_a_folder_is_listed_once_however_many_files_are_written(tmp_path, monkeypatch):
+    listed, plain = [], Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda self: (listed.append(self), plain(self))[1])
+    for i in range(20):
+        write_atomically(tmp_path / f"file{i}", "")
+    assert len(listed) == 1
+
+
 def test_many_writers_of_one_file_sweep_no_other(tmp_path):
     path = tmp_path / "file"
     with ThreadPoolExecutor(8) as pool:

@@ -16,6 +16,7 @@ import os
 import secrets
 import stat
 from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -31,8 +32,9 @@ except ImportError:
     # Windows has no fcntl; there msvcrt does the locking.
     fcntl = None  # type: ignore[assignment]
 
-TEMPORARY, NAMED = ".tmp", 40
-"""How the names of temporary files end, and how much of their target's name they begin with."""
+TEMPORARY, NAMED, TOKEN = ".tmp", 40, 8
+"""How the names of temporary files end, how much of their target's name they begin with, and how
+many random bytes are in between."""
 
 LARGE = 2**12
 """Arrays with more entries are written as their bytes: quicker, shorter, and no less exact."""
@@ -102,7 +104,7 @@ def _require_regular(path: Path, found: os.stat_result) -> None:
 def _open_temporary(folder: Path, prefix: str) -> tuple[Path, int]:
     """Make a new file, with the usual permissions, locked as long as it is open."""
     while True:
-        path = folder / f"{prefix}{secrets.token_hex(8)}{TEMPORARY}"
+        path = folder / f"{prefix}{secrets.token_hex(TOKEN)}{TEMPORARY}"
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             ours = lock(handle)
@@ -117,9 +119,8 @@ def _open_temporary(folder: Path, prefix: str) -> tuple[Path, int]:
 
 def _sweep(folder: Path, prefix: str) -> None:
     """Remove temporary files whose writer has been killed: nobody holds their locks any more."""
-    for entry in folder.iterdir():
-        if not (entry.name.startswith(prefix) and entry.name.endswith(TEMPORARY)):
-            continue
+    left = _left_behind(folder.resolve())
+    for entry in left.get(prefix, ()):
         with contextlib.suppress(OSError):
             handle = os.open(entry, os.O_RDWR)
             try:
@@ -127,6 +128,17 @@ def _sweep(folder: Path, prefix: str) -> None:
                     entry.unlink()
             finally:
                 os.close(handle)
+    left[prefix] = [entry for entry in left.get(prefix, ()) if entry.exists()]
+
+
+@lru_cache(maxsize=64)
+def _left_behind(folder: Path) -> dict[str, list[Path]]:
+    """List temporary files in a folder by how they begin, once: those of killed processes."""
+    found: dict[str, list[Path]] = {}
+    for entry in folder.iterdir():
+        if entry.name.startswith(".") and entry.name.endswith(TEMPORARY):
+            found.setdefault(entry.name[: -len(TEMPORARY) - 2 * TOKEN], []).append(entry)
+    return found
 
 
 def lock(handle: int) -> bool:
