@@ -17,7 +17,7 @@ def eye(size):
 
 
 def exact(array):
-    if getattr(array, "dtype", None) == object:
+    if getattr(array, "dtype", None) == np.dtype(object):
         return array
     return np.vectorize(mpmath.mpf, otypes=[object])(np.asarray(array, dtype=float))
 
@@ -104,8 +104,8 @@ def conditioned(net, x, y, loss, part, matrix):
 def assert_exact(net, x, y, loss="mse", within=("hessian", "ggn", "functional")):
     """Compare all eigenvalues with 50 digits: those of some parts to 1e-13, all to their errors.
 
-    Where terms cancel, 1e-13 is more than arithmetic can give; there eigenvalues may move as they do
-    for weights and data that are moved by a few roundings.
+    Where terms cancel, 1e-13 is more than arithmetic can give; there eigenvalues may move as those
+    of weights and data that are moved by a few roundings do.
     """
     H = net.hessian(x, y, loss)
     names = ("hessian", "ggn", "functional")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hessence._common.arrays import NotFiniteError
 from hessence._common.device import available, budget
-from hessence.models._gram import Rows
+from hessence.models._gram import BLOCK_BYTES, Rows
 from hessence.models._jacobian import Jacobian
 from hessence.models._loss_hessian import sample_blocks
 from hessence.models.criterion import PairCriterion
@@ -79,9 +79,12 @@ def dual_spectrum(G: Any) -> Spectrum:
         )
     factors = _loss_factors(G, rows)
     gram = factors.between(rows.gram())
+    # All that the model computes again fits into as much memory as a block of rows.
+    G = type(G)(G.problem, G._graphs.within(BLOCK_BYTES), G._chosen)
     dual = Dual(G, gram, factors)
     dual.require_agreement()
-    found = Spectrum(dual.families(), "dual", defect=dual.defect)
+    # What rounding does inside of the model is measured where errors are asked for.
+    found = Spectrum(dual.families(), "dual", operator=G, defect=dual.defect)
     found.reason = f"{THEOREM}."
     return found
 
@@ -207,11 +210,9 @@ class Dual:
 
     @property
     def defect(self) -> float:
-        """What solving the dual and rounding inside of the model may do to an eigenvalue."""
-        # A family knows of its own order only.
+        """What solving the dual may do to an eigenvalue: a family knows of its own order only."""
         largest = float(self._values[0]) if self.rank else 0.0
-        solved = len(self._gram) * float(torch.finfo(self._gram.dtype).eps) * largest
-        return solved + float(self._G.rounded)
+        return len(self._gram) * float(torch.finfo(self._gram.dtype).eps) * largest
 
     def families(self) -> list[Subspaces]:
         """Return the range, eigenvector by eigenvector, and the flat rest."""

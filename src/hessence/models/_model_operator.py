@@ -241,7 +241,8 @@ class ModelOperator(Operator):
             )
             sum_tensor(moved)
             assert self._graphs.count is not None
-            gap = float((moved / self._divisor(self._graphs.count) - image).norm())
+            gap = float(moved.div_(self._divisor(self._graphs.count)).sub_(image).norm())
+            del image, moved
             worst = max(worst, gap if math.isfinite(gap) else math.inf)
         return FACTOR * worst
 

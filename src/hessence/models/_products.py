@@ -259,11 +259,10 @@ class Graphs:
         result: Tensor | None = None
         for graph in self:
             width = self._width(graph, rows)
-            images = torch.empty_like(rows)
-            for some, image in zip(rows.split(width), images.split(width), strict=True):
-                image.copy_(self._products(graph, some, parameters, chosen))
+            result = torch.zeros_like(rows) if result is None else result
+            for some, image in zip(rows.split(width), result.split(width), strict=True):
+                self._add_products(image, graph, some, parameters, chosen)
             del graph  # before the next one is built
-            result = images if result is None else result.add_(images)
         assert result is not None
         return result
 
@@ -275,8 +274,16 @@ class Graphs:
         for chunk in self.chunks():
             with within:
                 parts = self._build(chunk).plain.multiply(parameters.split(row), chosen)
-            result += parameters.join(parts)
+            for own, part in zip(parameters.split(result), parts, strict=True):
+                own += part
         return result
+
+    def within(self, memory: float) -> Graphs:
+        """Return the same graphs in chunks that take no more than so many bytes."""
+        return Graphs(
+            self._build, self._batches, self._copy, separable=self._separable,
+            memory=min(memory, self._memory), size=self._size,
+        )  # fmt: skip
 
     def _width(self, graph: Graph, rows: Tensor) -> int:
         """Return how many vectors go through a graph at once.
@@ -290,21 +297,32 @@ class Graphs:
             return 1
         return int(max(2, min(WIDEST, self._memory / 4 / max(self.chunk_bytes, 1.0))))
 
-    def _products(
-        self, graph: Graph, rows: Tensor, parameters: Parameters, chosen: Sequence[int]
-    ) -> Tensor:
+    def _add_products(
+        self,
+        images: Tensor,
+        graph: Graph,
+        rows: Tensor,
+        parameters: Parameters,
+        chosen: Sequence[int],
+    ) -> None:
+        """Add the products of one graph with vectors, which are rows here, to others."""
         if len(rows) == 1:
             parts = graph.multiply(parameters.split(rows[0]), chosen)
-            return parameters.join(parts)[None]
-        try:
-            with warnings.catch_warnings():
-                # PyTorch says so where it loops over an operation that it cannot batch.
-                warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-                return parameters.join(graph.multiply(parameters.split(rows), chosen, batched=True))
-        except RuntimeError:
-            # Some operations cannot be batched. Any other error comes again.
-            self._one_by_one = True
-            return torch.cat([self._products(graph, r, parameters, chosen) for r in rows.split(1)])
+            images = images[0]
+        else:
+            try:
+                with warnings.catch_warnings():
+                    # PyTorch says so where it loops over an operation that it cannot batch.
+                    warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+                    parts = graph.multiply(parameters.split(rows), chosen, batched=True)
+            except RuntimeError:
+                # Some operations cannot be batched. Any other error comes again.
+                self._one_by_one = True
+                for image, row in zip(images.split(1), rows.split(1), strict=True):
+                    self._add_products(image, graph, row, parameters, chosen)
+                return
+        for own, part in zip(parameters.split(images), parts, strict=True):
+            own += part.reshape(own.shape)
 
     def first(self) -> tuple[Graph, Any]:
         """Return the graph of the first chunk, and its data."""

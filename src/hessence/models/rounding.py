@@ -28,6 +28,9 @@ FACTOR = 10 * math.sqrt(2 / math.pi)
 WHOLE = 1024
 """Whole numbers up to here are taken for exact, such as those of masks."""
 
+LARGE = 2**16
+"""Arguments of more numbers than this are moved only if no other argument has fewer."""
+
 EXACT = (
     # They choose,
     "abs amax amin aminmax clamp clamp_max clamp_min cummax cummin fmax fmin gather index "
@@ -68,32 +71,39 @@ class RandomRounding(TorchDispatchMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         # What an operation writes to or returns a view of stays what it is.
         free = {a.name: a.alias_info is None for a in func._schema.arguments}
-        moved = [
-            self._moved(value) if own else value
-            for own, value in zip(free.values(), args, strict=False)
-        ]
-        named = {key: self._moved(value) if free[key] else value for key, value in kwargs.items()}
-        return func(*moved, **named)
+        given = dict(zip(free, args, strict=False)) | kwargs
+        own = {name: value for name, value in given.items() if free[name] and _rounds(value)}
+        # Of a sum of products it is enough to move the smaller factors: weights may be large.
+        most = max(LARGE, min((value.numel() for value in own.values()), default=0))
+        moved = {name: self._moved(v) for name, v in own.items() if v.numel() <= most}
+        moved |= {
+            name: [self._moved(v) if _rounds(v) else v for v in value]
+            for name, value in given.items()
+            if isinstance(value, (list, tuple)) and any(map(_rounds, value))
+        }
+        names = list(free)[: len(args)]
+        return func(
+            *(moved.get(name, value) for name, value in zip(names, args, strict=True)),
+            **{name: moved.get(name, value) for name, value in kwargs.items()},
+        )
 
-    def _moved(self, value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(self._moved, value))
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            return value
-        if value.is_meta or value.layout != torch.strided or value.is_nested:
-            return value
-        kind = torch.finfo(value.dtype)
-        noise = torch.rand(
-            value.shape, dtype=value.dtype, device=value.device,
-            generator=self._generator(value.device),
-        )  # fmt: skip
-        signs = (noise < 0.5).to(value.dtype).mul_(2).sub_(1)
+    def _moved(self, value: Tensor) -> Tensor:
+        kind, generator = torch.finfo(value.dtype), self._generator(value.device)
+        noise = torch.rand(value.shape, dtype=value.dtype, device=value.device, generator=generator)
+        noise = noise.sub_(0.5).sign_().mul_(kind.eps).mul_(value).add_(value)
         size = value.abs()
         # Infinity and its like, as in masks, stay what they are; so does NaN.
-        kept = ((value == value.round()) & (size <= WHOLE)) | ~(size < kind.max / 2)
-        return torch.where(kept, value, torch.addcmul(value, value, signs, value=kind.eps))
+        kept = ((size.frac() == 0) & (size <= WHOLE)) | ~(size < kind.max / 2)
+        return torch.where(kept, value, noise)
 
     def _generator(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:
             self._generators[device] = torch.Generator(device).manual_seed(self._seed)
         return self._generators[device]
+
+
+def _rounds(value: Any) -> bool:
+    """Whether something is a tensor whose numbers can be moved."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return False
+    return not (value.is_meta or value.is_nested) and value.layout == torch.strided
