@@ -20,7 +20,7 @@ from hessence.papers.experiments.shared.texts import (
 )
 from hessence.plotting.axes import COLOURS, GREY
 
-MODELS = {True: ("with attention", COLOURS[1]), False: ("attention replaced by MLPs", COLOURS[0])}
+MODELS = {True: ("with attention", COLOURS[1]), False: ("with MLPs instead", COLOURS[0])}
 POINTS = 200
 """Places at which the seeds' curves are interpolated, averaged and compared."""
 

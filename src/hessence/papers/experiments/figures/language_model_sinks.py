@@ -172,7 +172,7 @@ def _model(settings: Settings, rng: np.random.Generator) -> tuple[Any, Any, Any]
 
 
 def draw_densities(settings: Settings, records: list[Record], figure: Any) -> None:
-    """The more the first heads attend to the first token, the longer the spectrum is."""
+    """The density of eigenvalues, from no sink at the top to the strongest one at the bottom."""
     figure.set_size_inches(9, 0.6 + 1.5 * settings.levels)
     axes = figure.subplots(settings.levels, 1, sharex=True, sharey=True)
     first = records[0]
@@ -182,15 +182,13 @@ def draw_densities(settings: Settings, records: list[Record], figure: Any) -> No
     for level, ax in enumerate(axes):
         colour, outliers = SHADES[level], first["outliers"][level]
         values, band = (np.asarray(first[name][level]) for name in ("values", "band"))
-        ax.fill_between(grid, floor, np.maximum(values, floor), color=colour, alpha=0.25,
-                        linewidth=0)  # fmt: skip
         low, high = np.maximum(values - band, floor), np.maximum(values + band, floor)
-        ax.fill_between(grid, low, high, color=colour, alpha=0.35, linewidth=0)
+        ax.fill_between(grid, low, high, color=colour, alpha=0.25, linewidth=0)
         ax.plot(grid, np.where(values > floor, values, np.nan), color=colour, linewidth=1.2)
         ax.plot(outliers, np.full(len(outliers), 2 * floor), "|", color="black", markersize=8)
         bias = f"bias {first['sink'][level]:.1f}" if level else "no bias"
         told = f"attention {first['attention'][level]:.2f} to the first token, {bias}"
-        ax.text(0.99, 0.9, told, transform=ax.transAxes, ha="right", va="top", color=colour)
+        ax.text(0.01, 0.9, told, transform=ax.transAxes, va="top", color=colour)
         ax.axvline(outliers[0], color=colour, linestyle=":", linewidth=1)
     axes[0].set_yscale("log")
     axes[0].set_ylim(bottom=floor)
@@ -201,7 +199,7 @@ def draw_densities(settings: Settings, records: list[Record], figure: Any) -> No
 
 
 def draw_ends(settings: Settings, records: list[Record], figure: Any) -> None:
-    """The ends of the spectrum against the attention that the first token gets."""
+    """Each line follows one eigenvalue of a model while its first token gets more attention."""
     figure.set_size_inches(9.6, 3.4)
     outliers = np.asarray([record["outliers"] for record in records])
     panels = (
@@ -216,7 +214,8 @@ def draw_ends(settings: Settings, records: list[Record], figure: Any) -> None:
         ax.set_title(told, fontsize=10)
         ax.set_xlabel("attention to the first token")
     if len(records) > 1:
-        figure.axes[0].legend(loc="best")
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(records))
 
 
 def findings(settings: Settings, records: list[Record]) -> list[Finding]:
