@@ -243,19 +243,19 @@ def _range() -> Verdict:
 
 ABOVE = (
     "With a flattest minimum well above 2/η networks are in their last cycle after some ten steps; "
-    "the experiment's tokens are close to the threshold, where they come to it slowly."
+    "the experiment's tokens are close to the threshold, where they come to it slowly"
 )
 
 CLAIMS = (
     Claim(
         "000-sharpening", "000 App D.5, Fig 27",
         "an attention layer that learns to reverse two tokens sharpens up to 2/η",
-        _sharpening, measured=True,
+        _sharpening,
     ),
     Claim(
         "000-sharpening-trace", "000 App D.5, Fig 27",
         "while λ_max rises to 2/η, so does the trace",
-        _growing_trace, measured=True,
+        _growing_trace,
     ),
     Claim(
         "000-sharpening-weights", "000 App D.5, Fig 27",
@@ -270,17 +270,17 @@ CLAIMS = (
     Claim(
         "000-edge", "000 App D.5, Fig 27",
         "λ_max then goes on to swing around 2/η",
-        _edge, measured=True,
+        _edge,
     ),
     Claim(
         "000-edge-loss", "000 App D.5",
         "the loss goes on falling at the edge of stability",
-        _falling, measured=True, differs=ABOVE,
+        _falling, differs=ABOVE,
     ),
     Claim(
         "000-edge-swing", "000 App D.5",
         "the swings of λ_max become smaller with time",
-        _shrinking, measured=True, differs=ABOVE,
+        _shrinking, differs=ABOVE,
     ),
     Claim(
         "000-edge-phases", "000 App D.5, Fig 27",
@@ -295,7 +295,7 @@ CLAIMS = (
     Claim(
         "000-edge-amplitude", "000 App D.5, Fig 27",
         "their amplitude decreases as the norm of the residual does",
-        _as_the_residual, measured=True, differs=ABOVE,
+        _as_the_residual, differs=ABOVE,
     ),
     Claim(
         "000-edge-rates", "000 App D.2",

@@ -119,12 +119,12 @@ CLAIMS = (
     Claim(
         "001-turning", "001 §2, Fig 3",
         "in training the smaller outlier starts out negative and turns positive",
-        _turning, measured=True,
+        _turning,
     ),
     Claim(
         "001-from-above", "001 §2, Fig 3",
         "it then converges to zero from above",
-        _from_above, measured=True,
+        _from_above,
     ),
     Claim(
         "001-high-rate", "001 §2",
