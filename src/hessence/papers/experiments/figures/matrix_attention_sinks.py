@@ -151,7 +151,7 @@ def draw_medians(settings: Settings, records: list[Record], figure: Any) -> None
             ("outliers", COLOURS[1], "sharpness"),
             ("bulk", COLOURS[0], "largest of the bulk"),
         ):
-            values = np.maximum(_largest(settings, records, case, name), 1e-12)
+            values = _largest(settings, records, case, name)
             ax.plot(strengths, values.T, color=colour, alpha=0.25, linewidth=1)
             ax.plot(strengths, np.median(values, axis=0), "o-", color=colour, label=what,
                     markersize=4)  # fmt: skip
@@ -159,6 +159,7 @@ def draw_medians(settings: Settings, records: list[Record], figure: Any) -> None
         if share.max() > FULL:
             ax.axvline(np.interp(FULL, share, strengths), color=GREY, linestyle=":", linewidth=1.5)
         ax.set_yscale("log")
+        ax.set_ylim(bottom=1e-8 * float(values.max()))  # of the bulk, which comes last
         ax.set_title(_told(case), fontsize=10)
         ax.set_xscale("symlog", linthresh=5)
         ax.margins(x=0)
