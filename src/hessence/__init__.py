@@ -25,7 +25,7 @@ from hessence.krylov.density import density
 from hessence.krylov.density_result import Density
 from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import ConvergenceWarning, Eigenpairs
-from hessence.krylov.outcome import Outcome
+from hessence.krylov.request import Outcome
 from hessence.krylov.trace import Trace, trace
 from hessence.models.brackets import brackets
 from hessence.networks.attention import activations

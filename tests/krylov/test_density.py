@@ -117,7 +117,7 @@ def test_all_steps_give_every_moment_of_every_probe(n, steps):
         assert weights.sum() == pytest.approx(1)
         np.testing.assert_allclose(nodes, values, atol=1e-9)
     if n == 30:
-        from hessence.krylov._probes import Probes
+        from hessence.krylov._operand import Probes
 
         probe = Probes(np.random.default_rng(0), 4, n, np.zeros(1)).draw(2)
         np.testing.assert_allclose(density.weights[2], (vectors.T @ probe) ** 2, atol=1e-10)

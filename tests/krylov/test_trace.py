@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import aslinearoperator
 
 import hessence as hs
-from hessence.krylov._operand import operand
-from hessence.krylov._probes import Probes, ScaledProduct
+from hessence.krylov._operand import Probes, ScaledProduct, operand
 from hessence.krylov._xtrace import sketch, xtrace
 from tests.krylov.market import KINDS, ORDER, SPECTRA, Counting, matrix
 from tests.strategies import at_least

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import hessence as hs
-from hessence.krylov._operand import operand
-from hessence.krylov._probes import Probes, ScaledProduct
+from hessence.krylov._operand import Probes, ScaledProduct, operand
 from hessence.krylov._xtrace import missed_variance, sketch
 from tests.krylov.market import SPECTRA, matrix
 

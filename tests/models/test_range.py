@@ -9,7 +9,7 @@ from hypothesis import given
 from torch import nn
 
 import hessence as hs
-from hessence.models import _range, _range_spectrum
+from hessence.models import _range
 from hessence.models._range import Coordinates, HessianRange
 from tests.models.layered import CASES, case
 from tests.models.market import MODELS, Problem, numbers, problem
@@ -64,7 +64,7 @@ def test_what_is_flat_is_flat_and_the_rest_is_orthogonal_to_it(name):
 def test_the_whole_spectrum_on_the_range(name):
     made = EVERYTHING[name](name)
     H = hs.hessian(made.model, made.data, made.loss)
-    spectrum = _range_spectrum.range_spectrum(_range_spectrum.on_range(H, H.shape[0] - 1))
+    spectrum = _range.range_spectrum(_range.on_range(H, H.shape[0] - 1))
     assert_whole(spectrum, dense(made))
     assert spectrum.verify(H).worst < 1e-13
     assert sum(s.multiplicity for s in spectrum["flat"]) == FLAT[name]
@@ -145,7 +145,7 @@ def test_words_that_do_not_occur(seeded):
 
 
 def test_a_large_range_is_searched_inside(monkeypatch, seeded):
-    monkeypatch.setattr(_range_spectrum, "LARGEST", 100)
+    monkeypatch.setattr(_range, "LARGEST", 100)
     model = network(10, 40, 40, 2)
     data = numbers(6, 10), numbers(6, 2)
     found = hs.spectrum(model, data, nn.MSELoss(), k=4)

@@ -35,7 +35,7 @@ import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, like
 from hessence.krylov._linear_algebra import eigensystem, subtract, take_out, with_rows
-from hessence.krylov._probes import Probes, ScaledProduct
+from hessence.krylov._operand import Probes, ScaledProduct
 
 NEGLIGIBLE = 32
 """A remainder below this many ε · ‖H‖ is rounding: the recurrence has found all there is."""

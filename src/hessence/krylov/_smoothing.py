@@ -21,7 +21,7 @@ import numpy as np
 
 from hessence._common.arrays import Numbers
 from hessence._common.files import Saved
-from hessence.krylov._probes import student
+from hessence.krylov._operand import student
 
 REACH = 5
 """How many widths away from its middle a Gaussian counts."""

@@ -59,7 +59,7 @@ from hessence.krylov._linear_algebra import (
     take_out,
     with_rows,
 )
-from hessence.krylov._probes import Probes, ScaledProduct
+from hessence.krylov._operand import Probes, ScaledProduct
 
 COLUMNS = 16
 """How many vectors to multiply at once."""

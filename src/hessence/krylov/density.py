@@ -9,8 +9,7 @@ import numpy as np
 from hessence._common.arguments import Seed, generator, require_int
 from hessence._common.arrays import Numbers, epsilon, floating, to_numpy
 from hessence._common.device import full_precision, vectors_within
-from hessence.krylov._operand import Operand, operand
-from hessence.krylov._probes import Probes, ScaledProduct
+from hessence.krylov._operand import Operand, Probes, ScaledProduct, operand
 from hessence.krylov._quadrature import (
     WORKSPACE,
     Chain,
@@ -22,8 +21,7 @@ from hessence.krylov._quadrature import (
 )
 from hessence.krylov._smoothing import Rules
 from hessence.krylov.density_result import FINEST, Density, checked_width, default_grid
-from hessence.krylov.outcome import Outcome
-from hessence.krylov.request import ROUNDING
+from hessence.krylov.request import ROUNDING, Outcome
 
 COARSEST = 16
 """The default width is the spectrum's extent divided by a power of two from FINEST to this."""

@@ -13,7 +13,7 @@ from hessence._common.arrays import Numbers, floating, to_numpy
 from hessence._common.files import Saved
 from hessence.krylov._counting import share_bounds
 from hessence.krylov._smoothing import Rules
-from hessence.krylov.outcome import Outcome
+from hessence.krylov.request import Outcome
 
 FINEST = 256
 """The smallest default width is the spectrum's extent divided by this."""

@@ -18,9 +18,9 @@ from hessence.krylov._lanczos import Search
 from hessence.krylov._linear_algebra import eigensystem
 from hessence.krylov._operand import Operand, operand, unit
 from hessence.krylov.eigenpairs_result import ConvergenceWarning, Eigenpairs
-from hessence.krylov.outcome import Outcome
 from hessence.krylov.request import (
     ROUNDING,
+    Outcome,
     Request,
     RitzPairs,
     Which,

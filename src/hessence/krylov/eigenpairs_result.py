@@ -10,8 +10,7 @@ import array_api_compat as api
 from hessence._common.arrays import Array
 from hessence._common.files import Saved
 from hessence._common.messages import value_table
-from hessence.krylov.outcome import Outcome
-from hessence.krylov.request import MEANING, Which, require_top
+from hessence.krylov.request import MEANING, Outcome, Which, require_top
 
 
 class ConvergenceWarning(UserWarning):

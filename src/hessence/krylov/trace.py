@@ -12,8 +12,7 @@ from hessence._common.arrays import epsilon, like, to_numpy
 from hessence._common.device import full_precision, vectors_within
 from hessence._common.files import Saved
 from hessence.krylov._linear_algebra import lengths
-from hessence.krylov._operand import Operand, operand
-from hessence.krylov._probes import Probes, ScaledProduct, student
+from hessence.krylov._operand import Operand, Probes, ScaledProduct, operand, student
 from hessence.krylov._xtrace import COLUMNS, missed_variance, parts_of, sketch, xtrace
 
 NORMAL = 1.959964

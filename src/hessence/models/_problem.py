@@ -15,10 +15,9 @@ from hessence._common.device import budget
 from hessence.models._criteria import PointwiseCriterion, as_criterion, is_own
 from hessence.models._exact_kernels import outside_inference
 from hessence.models._feed_forward import Chain, FeedForwardGraph
-from hessence.models._graph_memory import graph_bytes
 from hessence.models._model_copy import ModelCopy
 from hessence.models._products import Graph, Graphs, gradients
-from hessence.models.batch_parts import rebuilt
+from hessence.models.batch_parts import graph_bytes, rebuilt
 from hessence.models.checks import RANDOM, same
 from hessence.models.criterion import (
     ClosureCriterion,

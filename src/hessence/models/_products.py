@@ -23,10 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessence.models._graph_memory import PROBES, chunk_size
 from hessence.models._model_copy import REMEDY, ModelCopy
 from hessence.models._parameters import Parameters
-from hessence.models.batch_parts import byte_count
+from hessence.models.batch_parts import PROBES, byte_count, chunk_size
 from hessence.models.criterion import Criterion, PairCriterion, predict
 from hessence.models.data import Batches, is_sample_pair, merged
 

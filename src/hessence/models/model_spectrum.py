@@ -14,8 +14,7 @@ from hessence._common.messages import warn
 from hessence._common.progress import ProgressBar
 from hessence.krylov.request import require_options
 from hessence.models._model_checks import misfit
-from hessence.models._range import NoRange
-from hessence.models._range_spectrum import LARGEST, on_range, range_spectrum
+from hessence.models._range import LARGEST, NoRange, on_range, range_spectrum
 from hessence.models.checks import CheckWarning
 from hessence.models.criterion import FunctionCriterion, Reduction
 from hessence.models.model_matrices import ModelHessian, hessian

@@ -15,8 +15,7 @@ from hessence._common.files import decoded
 from hessence._common.messages import value_table
 from hessence._common.schema import as_dtype, require_fields, require_shapes
 from hessence.krylov.density_result import Density
-from hessence.krylov.outcome import Outcome
-from hessence.krylov.request import require_top
+from hessence.krylov.request import Outcome, require_top
 from hessence.spectra.certificate import Certificate, overlap, require_operator
 from hessence.spectra.result import SpectralResult, UnknownLabelError
 from hessence.spectra.spectrum import Spectrum

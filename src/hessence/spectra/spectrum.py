@@ -15,7 +15,7 @@ from hessence._common.messages import SHOWN
 from hessence._common.schema import LARGEST, as_dtype
 from hessence._common.summation import compensated_sum
 from hessence.krylov.density_result import Density, known_density
-from hessence.krylov.outcome import Outcome
+from hessence.krylov.request import Outcome
 from hessence.spectra.certificate import Certificate, certify
 from hessence.spectra.differences import GradientDifferences
 from hessence.spectra.result import SpectralResult, largest_magnitude
