@@ -195,6 +195,31 @@ CLAIMS = (
     Claim(
         "004-activation", "004 §4, Fig 3",
         "with an activation too, dominant eigenvalues are L times those of the bulk",
-        _activation,
+        _activation, measured=True,
+    ),
+    Claim(
+        "004-activation-split", "004 §4, Fig 3a",
+        "with an activation too, the non-zero spectrum splits cleanly into two clusters",
+        None, measured=True,
+    ),
+    Claim(
+        "004-activation-bulk", "004 §4, Fig 3c",
+        "with an activation too, the ratio grows linearly with depth and the bulk hardly changes",
+        None, measured=True,
+    ),
+    Claim(
+        "004-activation-converges", "004 §4, Fig 3b",
+        "with an activation too, training converges",
+        None, measured=True,
+    ),
+    Claim(
+        "004-bulk", "004 §4, Fig 2",
+        "the bulk of linear networks stays nearly the same at all depths",
+        None, measured=True,
+    ),
+    Claim(
+        "004-converges", "004 §4, Fig 2",
+        "training of linear networks converges",
+        None, measured=True,
     ),
 )  # fmt: skip

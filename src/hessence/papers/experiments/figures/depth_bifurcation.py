@@ -12,6 +12,7 @@ import numpy as np
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
 from hessence.papers.experiments.settings import at_least
+from hessence.papers.experiments.shared.clusters import Looks, looks, on_activated, on_linear
 from hessence.papers.experiments.shared.gradient_descent import (
     activated_gradient,
     checkpoints,
@@ -23,6 +24,9 @@ from hessence.plotting.axes import COLOURS, GREY
 
 CLUSTERS = ("dominant", "bulk", "rest")
 SHADES = dict(zip(CLUSTERS, (COLOURS[1], COLOURS[0], GREY), strict=True))
+Activation = Literal["linear", "tanh", "relu", "leaky-relu"]
+Place = Literal["between", "each"]
+PLACES = {"between": "between layers", "each": "after each layer"}
 Path = tuple[dict[int, float], dict[int, Any]]
 """Loss and eigenvalues of a network by step."""
 
@@ -31,8 +35,10 @@ Path = tuple[dict[int, float], dict[int, Any]]
 class Settings:
     """Balanced networks that learn a map of rank r with equal singular values, on white inputs.
 
-    `scales` are those of the inputs of networks with an activation; linear ones have 1, and so have
-    all of the paper's. The learning rate `lr` is for inputs of scale 1; others have lr / scale², to
+    The name of the paper's activation is missing in its text ("with a activation applied after each
+    layer"), so that several are tried, between the layers only and after the last one too. `scales`
+    are those of the inputs of networks with tanh between layers; all others have 1, and so have all
+    of the paper's. The learning rate `lr` is for inputs of scale 1; others have lr / scale², to
     learn as fast. Clusters are looked at after `early` steps and at the end: the paper does not
     tell how long it trains, and with an activation that decides.
     """
@@ -44,8 +50,8 @@ class Settings:
     samples: int = 400
     depths: tuple[Annotated[int, at_least(2)], ...] = (2, 3, 4, 5, 6, 7, 8, 9, 10)
     shown: tuple[int, ...] = (3, 6)
-    kinds: tuple[Literal["linear", "activated"], ...] = ("linear", "activated")
-    activation: Literal["tanh", "relu", "leaky-relu"] = "tanh"
+    activations: tuple[Activation, ...] = ("linear", "tanh", "relu", "leaky-relu")
+    places: tuple[Place, ...] = ("between", "each")
     scales: tuple[float, ...] = (1.0, 0.3)
     target: float = 1.0
     initial: float = 0.8
@@ -67,10 +73,19 @@ class Settings:
             raise ValueError("early must be below steps")
 
     @property
-    def cases(self) -> list[tuple[str, float]]:
-        """Kinds of networks and scales of their inputs."""
-        scales = {"linear": (1.0,), "activated": self.scales}
-        return [(kind, scale) for kind in self.kinds for scale in scales[kind]]
+    def cases(self) -> list[tuple[str, str, float]]:
+        """Activations, where they stand, and scales of the inputs."""
+        found: list[tuple[str, str, float]] = []
+        for activation in self.activations:
+            if activation == "linear":
+                found.append((activation, "between", 1.0))
+                continue
+            for place in self.places:
+                scaled = (activation, place) == ("tanh", "between")
+                found += [
+                    (activation, place, scale) for scale in (self.scales if scaled else (1.0,))
+                ]
+        return found
 
     @property
     def stops(self) -> tuple[int, int]:
@@ -86,8 +101,8 @@ class Settings:
 
 def tasks(settings: Settings) -> Iterator[Task]:
     """Networks of one depth at a time, with or without an activation."""
-    for (kind, scale), depth in product(settings.cases, settings.depths):
-        yield {"kind": kind, "scale": scale, "depth": depth}
+    for (activation, place, scale), depth in product(settings.cases, settings.depths):
+        yield {"activation": activation, "place": place, "scale": scale, "depth": depth}
 
 
 def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
@@ -105,10 +120,15 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
         targets.append(settings.target * x @ (left[:, chosen] @ right[chosen]).T)
     shown = depth in settings.shown
     kept = sorted({*settings.stops, *checkpoints(settings.steps, settings.looks if shown else 2)})
-    if task["kind"] == "linear":
+    dense_gap = 0.0
+    if task["activation"] == "linear":
         found = [linear_run(settings, *pair, x, kept) for pair in zip(starts, targets, strict=True)]
+        one, early = (starts[:1], targets[:1]), settings.early
+        (whole,) = plain_run(settings, task, *one, x, [early])
+        exact = found[0][1][early]
+        dense_gap = float(np.abs(whole[1][early] - exact).max() / exact[0])
     else:
-        found = activated_run(settings, starts, targets, x, kept, settings.lr / task["scale"] ** 2)
+        found = plain_run(settings, task, starts, targets, x, kept)
     at_stops = [[values[stop] for _, values in found] for stop in settings.stops]
     return {
         "steps": kept,
@@ -116,6 +136,7 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
         "first": [found[0][1][step] for step in kept] if shown else [],
         "clusters": [[split(settings, v) for v in each] for each in at_stops],
         "dominant_count": [[gap_after(settings, v) for v in each] for each in at_stops],
+        "dense_gap": dense_gap,
     }
 
 
@@ -125,28 +146,30 @@ def linear_run(settings: Settings, net: Any, y: Any, x: Any, kept: list[int]) ->
     return {i: path.loss[i] for i in kept}, {i: path.spectrum(i).eigenvalues for i in kept}
 
 
-def activated_run(
+def plain_run(
     settings: Settings,
+    task: Task,
     starts: list[Any],
     targets: list[Any],
     x: Any,
     kept: list[int],
-    rate: float,
 ) -> list[Path]:
-    """Train a batch of networks with an activation and diagonalise their Hessians."""
+    """Train all weights of a batch of networks, and diagonalise their Hessians by autodiff."""
     import torch
 
     nets = [np.stack(layers) for layers in zip(*(net.weights for net in starts), strict=True)]
     y = np.stack(targets)
-    gradient = activated_gradient(x, y, settings.activation)
+    name, last = task["activation"], task["place"] == "each"
+    gradient = activated_gradient(x, y, name, last)
+    rate = settings.lr / task["scale"] ** 2
     found: list[Path] = [({}, {}) for _ in starts]
-    for point in train(nets, gradient, rate, settings.steps, kept, halving=False):
+    for point in train(nets, gradient, rate, kept[-1], kept, halving=False):
         for i, (losses, values) in enumerate(found):
             losses[point.step] = point.loss[i]
             # Only the first network is shown along training.
             if i and point.step not in settings.stops:
                 continue
-            model = torch_model([w[i] for w in point.weights], settings.activation)
+            model = torch_model([w[i] for w in point.weights], name, last)
             data = torch.from_numpy(np.array(x)), torch.from_numpy(np.array(y[i]))
             dense = hs.hessian(model, data, half_squared_error).dense()
             values[point.step] = np.linalg.eigvalsh(dense.numpy())[::-1]
@@ -172,140 +195,83 @@ def gap_after(settings: Settings, values: Any) -> int:
 
 
 def draw_linear(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Draw eigenvalues and loss along training, and the ratio against the depth."""
-    _draw(settings, records, figure, "linear")
+    """Linear networks end with two clusters of eigenvalues, whose ratio is the depth."""
+    rows = {row["depth"]: row for row in _rows(records, ("linear", "between", 1.0))}
+    panels = len(settings.shown) + 2 if rows else 1
+    figure.set_size_inches(9, 3.2 * ((panels + 1) // 2))
+    axes = figure.subplots((panels + 1) // 2, 2, squeeze=False).ravel()
+    for ax in axes[panels if rows else 0 :]:
+        ax.set_axis_off()
+    if not rows:
+        return
+    loss, ratio = axes[panels - 2 : panels]
+    for ax, depth, colour in zip(axes, settings.shown, COLOURS, strict=False):
+        _draw_paths(ax, settings, rows[depth])
+        ax.set_title(f"depth {depth}")
+        ax.legend(loc="center left", fontsize=9)
+        steps = np.asarray(rows[depth]["steps"]) + 1
+        for i, losses in enumerate(rows[depth]["losses"]):
+            loss.loglog(steps, np.maximum(losses, 1e-30), color=colour,
+                        label=f"depth {depth}" if i == 0 else None)  # fmt: skip
+    loss.set_xlabel("step + 1")
+    loss.set_ylabel("loss")
+    if settings.shown:
+        loss.legend()
+    depths = sorted(rows)
+    for name in ("dominant", "bulk"):
+        means = [_mean(rows[depth], name, -1) for depth in depths]
+        ratio.plot(depths, means, "o-", color=SHADES[name], label=f"{name} mean")
+    ratio.plot(depths, [_ratio(rows[depth], -1) for depth in depths], "s", color="black",
+               markerfacecolor="none", markersize=9, label="their ratio")  # fmt: skip
+    ratio.plot(depths, depths, "--", color=GREY, label="depth")
+    ratio.set_xlabel("depth")
+    ratio.legend()
 
 
 def draw_activated(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Draw the same for networks with an activation."""
-    _draw(settings, records, figure, "activated")
+    """With an activation eigenvalues keep moving apart long after the loss has settled."""
+    depth = settings.shown[-1] if settings.shown else None
+    for ax, case in _grid(settings, figure):
+        row = next((r for r in _rows(records, case) if r["depth"] == depth), None)
+        if row is None:
+            ax.set_axis_off()
+            continue
+        _draw_paths(ax, settings, row)
+        ax.axvline(settings.early + 1, color=GREY, linestyle=":", linewidth=1)
+        ax.set_title(f"{case[0]} {PLACES[case[1]]}", fontsize=10)
+    figure.suptitle(f"depth {depth}; red dominant, blue bulk, grey the rest", fontsize=10)
 
 
-def findings(settings: Settings, records: list[Record]) -> list[Finding]:
-    """Compare with Theorem 3.5, Corollary 3.6 and Section 4."""
-    found = []
-    for kind, scale in settings.cases:
-        rows = _rows(records, kind, scale)
-        # Linear networks have arrived early; with an activation it matters when one looks.
-        for stop in settings.stops[1:] if kind == "linear" else settings.stops:
-            found += _on_clusters(settings, rows, kind, scale, stop)
-        found.append(_on_training(settings, rows, kind, scale))
-    return found
+def draw_ratios(settings: Settings, records: list[Record], figure: Any) -> None:
+    """The ratio of the clusters follows the depth at first, and leaves it in longer training."""
+    for ax, case in _grid(settings, figure):
+        scales = [c[2] for c in settings.cases if c[:2] == case[:2]]
+        for scale, colour in zip(scales, COLOURS, strict=False):
+            rows = sorted(_rows(records, (*case[:2], scale)), key=lambda row: row["depth"])
+            depths = [row["depth"] for row in rows]
+            for place, (mark, stop) in enumerate(zip("^s", settings.stops, strict=True)):
+                ax.plot(depths, [_ratio(row, place) for row in rows], mark, color=colour,
+                        markerfacecolor="none",
+                        label=f"{stop} steps, inputs of scale {scale:g}")  # fmt: skip
+        ax.plot(settings.depths, settings.depths, "--", color=GREY, label="depth")
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.set_xlabel("depth")
+        ax.set_title(f"{case[0]} {PLACES[case[1]]}", fontsize=10)
+    shown = {label: h for ax in figure.axes
+             for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}  # fmt: skip
+    figure.legend(shown.values(), shown, loc="outside upper center", ncols=3)
 
 
-def _rows(records: list[Record], kind: str, scale: float) -> list[Record]:
-    return [r for r in records if (r["kind"], r["scale"]) == (kind, scale)]
-
-
-def _named(settings: Settings, kind: str, scale: float) -> tuple[str, str]:
-    """Return what a group of networks is called, and where the paper has it."""
-    if kind == "linear":
-        return "linear", "004 Thm 3.5, Cor 3.6, Fig 2"
-    where = "004 §4, Fig 3" if scale == 1 else "004 §4, Fig 3, at a scale of our own"
-    return f"{settings.activation}, inputs of scale {scale:g}", where
-
-
-def _on_clusters(
-    settings: Settings, rows: list[Record], kind: str, scale: float, stop: int
-) -> list[Finding]:
-    title, where = _named(settings, kind, scale)
-    name = f"{title}, {stop} steps"
-    a, b = settings.sizes
-    place = settings.stops.index(stop)
-    counts = [count for row in rows for count in row["dominant_count"][place]]
-    gaps = [c["dominant"][0] / c["bulk"][2] for row in rows for c in row["clusters"][place]]
-    depths = np.asarray([row["depth"] for row in rows])
-    ratios = np.asarray([_ratio(row, place) for row in rows])
-    off = np.abs(ratios / depths - 1)
-    bulk = np.asarray([_mean(row, "bulk", place) for row in rows])
-    allowed = 0.02 if kind == "linear" else 0.25
-    # At two layers the clusters are closest: a factor of two at most.
-    apart = np.mean([count == a for count in counts])
-    line = np.corrcoef(depths, ratios)[0, 1] if len(rows) > 2 else None
-    return [
-        Finding(
-            f"{name}: the non-zero spectrum splits cleanly into {a} dominant and {b} bulk "
-            "eigenvalues",
-            where,
-            apart == 1 and min(gaps) > 1,
-            f"the widest gap comes after {a} eigenvalues in {apart:.0%} of {len(counts)} networks; "
-            f"the least dominant one is at least {min(gaps):.2f} times the bulk's largest",
-        ),
-        Finding(
-            f"{name}: the ratio of the clusters is the depth",
-            where,
-            off.max() < allowed,
-            "ratio by depth: "
-            + ", ".join(f"{d}: {ratio:.2f}" for d, ratio in zip(depths, ratios, strict=True))
-            + f"; {off.max():.0%} off at most, {allowed:.0%} allowed",
-        ),
-        Finding(
-            f"{name}: the ratio grows linearly with depth",
-            where,
-            None if line is None else line > 0.98,
-            "needs three depths" if line is None else f"correlation {line:.4f}",
-        ),
-        Finding(
-            f"{name}: the bulk stays nearly the same at all depths",
-            where,
-            None if len(rows) < 2 else bulk.max() / bulk.min() < 1.5,
-            f"mean of the bulk from {bulk.min():.3g} to {bulk.max():.3g}",
-        ),
-    ]
-
-
-def _on_training(settings: Settings, rows: list[Record], kind: str, scale: float) -> Finding:
-    name, where = _named(settings, kind, scale)
-    early, last = (
-        np.asarray([
-            losses[row["steps"].index(stop)] / losses[0] for row in rows for losses in row["losses"]
-        ])
-        for stop in settings.stops
-    )  # fmt: skip
-    return Finding(
-        f"{name}: training converges",
-        where,
-        last.max() < (1e-6 if kind == "linear" else 0.1),
-        f"the loss falls to {np.median(last):.1e} (median), {last.max():.1e} (most) of its start; "
-        f"after {settings.early} steps {np.median(early):.1e} were left",
-    )
-
-
-def _ratio(row: Record, place: int) -> float:
-    return _mean(row, "dominant", place) / _mean(row, "bulk", place)
-
-
-def _mean(row: Record, name: str, place: int) -> float:
-    return float(np.mean([cluster[name][1] for cluster in row["clusters"][place]]))
-
-
-def _draw(settings: Settings, records: list[Record], figure: Any, kind: str) -> None:
-    scales = [scale for own, scale in settings.cases if own == kind]
-    columns = len(settings.shown) + 2
-    figure.set_size_inches(4.1 * columns, 4.4 * max(len(scales), 1))
-    if not scales:
-        return
-    for axes, scale in zip(
-        figure.subplots(len(scales), columns, squeeze=False), scales, strict=True
-    ):
-        rows = {row["depth"]: row for row in _rows(records, kind, scale)}
-        *left, middle, right = axes
-        name = "linear" if kind == "linear" else f"{settings.activation}, scale {scale:g}"
-        for ax, depth, colour in zip(left, settings.shown, COLOURS, strict=False):
-            _draw_paths(ax, settings, rows[depth])
-            ax.set_title(f"{name}, depth {depth}")
-            if kind != "linear":
-                ax.axvline(settings.early + 1, color=GREY, linestyle=":", linewidth=1)
-            steps = np.asarray(rows[depth]["steps"]) + 1
-            for i, losses in enumerate(rows[depth]["losses"]):
-                middle.loglog(steps, np.maximum(losses, 1e-30), color=colour,
-                              label=f"depth {depth}" if i == 0 else None)  # fmt: skip
-        middle.set_xlabel("step + 1")
-        middle.set_title(f"{name}, loss")
-        if settings.shown:
-            middle.legend(frameon=False)
-        _draw_ratio(right, settings, rows, kind)
-        right.set_title(f"{name}, after {settings.steps} steps")
+def _grid(settings: Settings, figure: Any) -> Iterator[tuple[Any, tuple[str, str, float]]]:
+    """Yield a panel for each activation (columns) and each place where it stands (rows)."""
+    names = [name for name in settings.activations if name != "linear"]
+    figure.set_size_inches(max(3.2 * len(names), 5), 0.6 + 2.7 * len(settings.places))
+    if names:
+        axes = figure.subplots(len(settings.places), len(names), squeeze=False)
+        for (i, place), (j, name) in product(enumerate(settings.places), enumerate(names)):
+            scale = next(c[2] for c in settings.cases if c[:2] == (name, place))
+            yield axes[i, j], (name, place, scale)
 
 
 def _draw_paths(ax: Any, settings: Settings, row: Record) -> None:
@@ -322,28 +288,38 @@ def _draw_paths(ax: Any, settings: Settings, row: Record) -> None:
     ax.set_xscale("log")
     ax.set_xlabel("step + 1")
     ax.set_ylabel("eigenvalue")
-    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15))
 
 
-def _draw_ratio(ax: Any, settings: Settings, rows: dict[int, Record], kind: str) -> None:
-    depths = np.asarray(sorted(rows))
-    for name in ("dominant", "bulk"):
-        values = [_mean(rows[depth], name, -1) / rows[depth]["scale"] ** 2 for depth in depths]
-        ax.plot(depths, values, "o-", color=SHADES[name], label=f"{name}, mean / scale²")
-    marks = {-1: ("s", settings.steps)} if kind == "linear" else {
-        0: ("^", settings.early), -1: ("s", settings.steps)
-    }  # fmt: skip
-    for place, (mark, stop) in marks.items():
-        ratio = [_ratio(rows[depth], place) for depth in depths]
-        ax.plot(depths, ratio, mark, color="black", markerfacecolor="none", markersize=9,
-                label=f"ratio, {stop} steps")  # fmt: skip
-    ax.plot(depths, depths, "--", color=GREY, label="ratio = depth")
-    if kind != "linear":
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter("{x:g}")
-        ax.yaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "25" else "")
-    ax.set_xlabel("depth")
-    ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize=9)
+def findings(settings: Settings, records: list[Record]) -> list[Finding]:
+    """Compare with Theorem 3.5, Corollary 3.6 and Section 4."""
+    found: list[Finding] = []
+    seen: list[Looks] = []
+    others: list[Looks] = []
+    for case in settings.cases:
+        rows = _rows(records, case)
+        activation, place, scale = case
+        name = "linear" if activation == "linear" else f"{activation} {PLACES[place]}"
+        name += "" if scale == 1 else f" (inputs of scale {scale:g})"
+        both = [
+            looks(rows, name, i, stop, settings.sizes[0]) for i, stop in enumerate(settings.stops)
+        ]
+        if activation == "linear":
+            found += on_linear(both[-1], max(row["dense_gap"] for row in rows))
+        else:
+            (seen if scale == 1 else others).extend(both)
+    return found + (on_activated(seen, others) if seen else [])
+
+
+def _rows(records: list[Record], case: tuple[str, str, float]) -> list[Record]:
+    return [r for r in records if (r["activation"], r["place"], r["scale"]) == case]
+
+
+def _ratio(row: Record, place: int) -> float:
+    return _mean(row, "dominant", place) / _mean(row, "bulk", place)
+
+
+def _mean(row: Record, name: str, place: int) -> float:
+    return float(np.mean([cluster[name][1] for cluster in row["clusters"][place]]))
 
 
 EXPERIMENT = Experiment(
@@ -359,8 +335,8 @@ EXPERIMENT = Experiment(
     },
     tasks=tasks,
     run=run,
-    draw={"linear": draw_linear, "activated": draw_activated},
+    draw={"linear": draw_linear, "activated": draw_activated, "ratios": draw_ratios},
     findings=findings,
-    minutes={"quick": 0.8, "paper": 90},
+    minutes={"quick": 2.5, "paper": 300},
     packages=("torch",),
 )  # fmt: skip

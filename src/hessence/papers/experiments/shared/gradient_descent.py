@@ -184,17 +184,20 @@ def moment_gradient(variances: Any, covariance: Any, size: float) -> Gradient:
     return gradient
 
 
-def activated_gradient(x: Any, y: Any, activation: str) -> Gradient:
-    """Return the gradient of ½ E‖f(x) − y‖² where hidden layers have an activation."""
+def activated_gradient(x: Any, y: Any, activation: str, last: bool = False) -> Gradient:
+    """Return the gradient of ½ E‖f(x) − y‖² with an activation between layers, or after each."""
     act, derivative = ACTIVATIONS[activation]
 
     def gradient(layers: Layers) -> tuple[Any, Layers]:
         signals = [np.broadcast_to(x, (len(layers[0]), *x.shape))]
         for w in layers[:-1]:
             signals.append(act(signals[-1] @ _transpose(w)))
-        residual = signals[-1] @ _transpose(layers[-1]) - y
+        outputs = signals[-1] @ _transpose(layers[-1])
+        outputs = act(outputs) if last else outputs
+        residual = outputs - y
         loss = np.sum(residual * residual, axis=(-2, -1)) / (2 * len(x))
         back = residual / len(x)
+        back = back * derivative(outputs) if last else back
         gradients = []
         for index in reversed(range(len(layers))):
             gradients.append(_transpose(back) @ signals[index])
@@ -206,6 +209,7 @@ def activated_gradient(x: Any, y: Any, activation: str) -> Gradient:
 
 
 ACTIVATIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "linear": (lambda z: z, np.ones_like),
     "tanh": (np.tanh, lambda out: 1 - out * out),
     "relu": (lambda z: np.maximum(z, 0), lambda out: (out > 0).astype(out.dtype)),
     "leaky-relu": (
@@ -216,12 +220,13 @@ ACTIVATIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 """Activations, and their derivatives as functions of what they return."""
 
 
-def torch_model(layers: Layers, activation: str) -> Any:
+def torch_model(layers: Layers, activation: str, last: bool = False) -> Any:
     """Return one network (not a batch) as a PyTorch model in double precision."""
     import torch
     from torch import nn
 
     between: dict[str, Any] = {
+        "linear": nn.Identity,
         "tanh": nn.Tanh,
         "relu": nn.ReLU,
         "leaky-relu": lambda: nn.LeakyReLU(0.1),
@@ -232,7 +237,7 @@ def torch_model(layers: Layers, activation: str) -> Any:
         with torch.no_grad():
             linear.weight.copy_(torch.from_numpy(np.array(w)))
         parts += [linear, between[activation]()]
-    return nn.Sequential(*parts[:-1])
+    return nn.Sequential(*(parts if last else parts[:-1]))
 
 
 def half_squared_error(prediction: Any, target: Any) -> Any:
