@@ -8,6 +8,7 @@ from hessence.papers.experiments.shared.gradient_descent import (
     activated_gradient,
     half_squared_error,
     standard_networks,
+    torch_model,
     train,
     train_linear,
     white_sharpness,
@@ -87,3 +88,19 @@ def test_white_inputs_span_what_the_pixels_do(blank):
     np.testing.assert_allclose(x.T @ x / 30, 4 * np.eye(x.shape[1]), atol=1e-12)
     rest = pixels - x @ np.linalg.lstsq(x, pixels, rcond=None)[0]
     assert np.abs(rest).max() < 1e-12
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("activation", ["linear", "tanh", "relu", "leaky-relu"])
+def test_gradients_with_an_activation_are_pytorchs(activation, last):
+    rng = np.random.default_rng(4)
+    x, y = rng.normal(size=(20, 4)), rng.normal(size=(20, 3))
+    layers = standard_networks((4, 5, 5, 3), 1, rng)
+    model = torch_model([w[0] for w in layers], activation, last)
+    assert sum(not isinstance(part, torch.nn.Linear) for part in model) == 2 + last
+    loss = half_squared_error(model(torch.tensor(x)), torch.tensor(y))
+    loss.backward()
+    found, gradients = activated_gradient(x, y, activation, last)(layers)
+    assert found[0] == pytest.approx(loss.item(), rel=1e-12)
+    for g, parameter in zip(gradients, model.parameters(), strict=True):
+        np.testing.assert_allclose(g[0], parameter.grad.numpy(), rtol=1e-10, atol=1e-14)
