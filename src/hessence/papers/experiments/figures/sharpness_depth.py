@@ -196,22 +196,22 @@ def draw_products_wide(settings: Settings, records: list[Record], figure: Any) -
 
 
 def draw_layers_scalar(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With one input, no hidden layer's spectral norm says much of the sharpness."""
+    """With one input, sharpness follows the norms of the first and last layer, not of others."""
     _draw(settings, records, figure, "linear", True, "", "spectral")
 
 
 def draw_layers_wide(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With ten inputs, no single layer's spectral norm says much of the sharpness."""
+    """With ten inputs, sharpness follows no single layer's spectral norm by much."""
     _draw(settings, records, figure, "linear", False, "", "spectral")
 
 
 def draw_relu_products(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With ReLU and one input, products without a layer say something of the sharpness."""
+    """With ReLU, sharpness follows the product without the last layer less and less with depth."""
     _draw(settings, records, figure, "relu", True, "without ", "spectral")
 
 
 def draw_relu_layers(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With ReLU and one input, Frobenius norms of single layers say something of the sharpness."""
+    """With ReLU, sharpness follows no hidden matrix's Frobenius norm."""
     _draw(settings, records, figure, "relu", True, "", "frobenius")
 
 
