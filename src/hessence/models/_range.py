@@ -30,7 +30,7 @@ from hessence.models._layer_calls import Call, used_otherwise, watched
 from hessence.models._layer_factors import made, taken
 from hessence.models.data import parallel
 from hessence.models.rounding import DRAWS, FACTOR
-from hessence.spectra.frames import Complement, GrowingSpan
+from hessence.spectra.frames import GrowingSpan, TwoSided
 from hessence.spectra.reduced import Reduced
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Columns, Subspaces
@@ -210,15 +210,15 @@ class Coordinates:
     def __init__(self, found: HessianRange) -> None:
         self._parameters = found._copy.parameters.restricted(found.chosen)
         place = {leaf: i for i, leaf in enumerate(found.chosen)}
-        self._turned = [_Turned(m, place) for m in found.valid if m.flat]
+        reference = self._parameters.leaves[0].detach()
+        self._turned = [_Turned(m, place, reference) for m in found.valid if m.flat]
         mask = [
             torch.full(shape, leaf not in found.unused)
             for leaf, shape in zip(found.chosen, self._parameters.shapes, strict=True)
         ]
         for turned in self._turned:
             turned.put(mask, turned.seen()[None])
-        device = self._parameters.leaves[0].device
-        self._mask = self._parameters.join(mask).to(device)
+        self._mask = self._parameters.join(mask).to(reference.device)
         self.seen = int(self._mask.sum())
         self.flat = len(self._mask) - self.seen
 
@@ -253,25 +253,31 @@ class Coordinates:
 class _Turned:
     """A matrix in bases that begin with the spans of its gradients and of its inputs."""
 
-    def __init__(self, matrix: Matrix, place: dict[int, int]) -> None:
+    def __init__(self, matrix: Matrix, place: dict[int, int], reference: Tensor) -> None:
         self._matrix = matrix
         self._weight = place[matrix.weight]
         self._bias = None if matrix.bias is None else place[matrix.bias]
         self._words = sorted(matrix.words) if not matrix.inputs[0].rank else []
-        self._bases = [
-            tuple(Complement(span.basis()) if 0 < span.rank < size else None
-                  for span, size in ((delta, matrix.shape[1]), (inputs, matrix.shape[2])))
-            for inputs, delta in zip(matrix.inputs, matrix.deltas, strict=True)
-        ]  # fmt: skip
+        self._turns = []
+        if not self._words:
+            self._turns = [
+                TwoSided(*(_basis(span, size, reference) for span, size in both))
+                for both in self._sides(matrix)
+            ]
+
+    @staticmethod
+    def _sides(matrix: Matrix) -> list[tuple[tuple[GrowingSpan, int], tuple[GrowingSpan, int]]]:
+        """Return the spans of gradients and of inputs with their lengths, of each group."""
+        _, out, width = matrix.shape
+        pairs = zip(matrix.deltas, matrix.inputs, strict=True)
+        return [((delta, out), (inputs, width)) for delta, inputs in pairs]
 
     def seen(self) -> Tensor:
         """Return which entries (g, out, in) of the turned matrix the Hessian sees."""
+        if not self._words:
+            return torch.stack([torch.as_tensor(turn.seen) for turn in self._turns])
         mask = torch.zeros(self._matrix.shape, dtype=torch.bool)
-        if self._words:
-            mask[0, self._words] = True
-            return mask
-        for own, (a, b) in zip(mask, self._matrix.ranks, strict=True):
-            own[:b], own[:, :a] = True, True
+        mask[0, self._words] = True
         return mask
 
     def get(self, parts: Sequence[Tensor]) -> Tensor:
@@ -298,14 +304,15 @@ class _Turned:
 
     def __call__(self, matrices: Tensor) -> Tensor:
         """Turn matrices (n, g, out, in)."""
-        turned = []
-        for own, (rows, columns) in zip(matrices.unbind(1), self._bases, strict=True):
-            if rows is not None:
-                own = rows.turn(own)
-            if columns is not None:
-                own = columns.turn(own.mT).mT
-            turned.append(own)
-        return torch.stack(turned, 1)
+        if not self._turns:
+            return matrices
+        each = zip(matrices.unbind(1), self._turns, strict=True)
+        return torch.stack([turn(own) for own, turn in each], 1)
+
+
+def _basis(span: GrowingSpan, size: int, reference: Tensor) -> Tensor:
+    """Return the basis of a span, also of one that nothing was added to."""
+    return span.basis() if span.rank else reference.new_zeros(size, 0)
 
 
 LARGEST = 4096

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import array_api_compat as api
+import numpy as np
 
-from hessence._common.arrays import Array, epsilon, stack_rows, to_numpy, transpose, unit, zero_rows
+from hessence._common.arrays import (
+    Array,
+    Numbers,
+    epsilon,
+    stack_rows,
+    to_numpy,
+    transpose,
+    unit,
+    zero_rows,
+)
 
 DROPPED = 16
 """Which share of a column, in ε, is not worth a direction of its own."""
@@ -108,6 +118,47 @@ class Complement:
         xp = self._xp
         overlap = xp.matmul(self._inverse, xp.matmul(transpose(self._normals), columns))
         return columns - xp.matmul(self._normals, overlap)
+
+
+class TwoSided:
+    """Matrices (..., m, n) in bases that begin with the spans of given rows and columns.
+
+    What a matrix is multiplied with on either side tells which of its entries count: in such bases
+    it is the first b rows and the first a columns. The change of bases is its own inverse.
+
+    Parameters
+    ----------
+    rows, columns : array (m, b), (n, a)
+        Orthonormal columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> turn = TwoSided(np.asarray([[0.6], [0.8]]), np.asarray([[0.0], [0.0], [1.0]]))
+    >>> turn.seen.astype(int)
+    array([[1, 1, 1],
+           [1, 0, 0]])
+    >>> turn(np.outer([0.8, -0.6], [1.0, 0.0, 0.0])).round(12)[0]
+    array([0., 0., 0.])
+    """
+
+    def __init__(self, rows: Array, columns: Array) -> None:
+        # What spans everything, or nothing, needs no turning.
+        self._rows, self._columns = (
+            Complement(basis) if 0 < basis.shape[-1] < basis.shape[-2] else None
+            for basis in (rows, columns)
+        )
+        self.seen: Numbers = np.zeros((int(rows.shape[0]), int(columns.shape[0])), dtype=bool)
+        self.seen[: int(rows.shape[1])] = True
+        self.seen[:, : int(columns.shape[1])] = True
+
+    def __call__(self, matrices: Array) -> Array:
+        """Change from either bases to the others."""
+        if self._rows is not None:
+            matrices = self._rows.turn(matrices)
+        if self._columns is not None:
+            matrices = transpose(self._columns.turn(transpose(matrices)))
+        return matrices
 
 
 class GrowingSpan:

@@ -3,19 +3,21 @@ r"""The part of parameter space on which the Hessian of a product of matrices ac
 A change :math:`dW_\ell` enters the second variation only through :math:`dW_\ell P_\ell` or
 :math:`S_\ell\, dW_\ell`. In bases of the hidden layers that begin with col(P_ℓ) and row(S_ℓ), of
 dimensions a and b, everything but the first a columns and the first b rows is flat.
+
+This is the range of any model of layers (:mod:`hessence.models._range`), with P and S known: what a
+layer takes lies in col(P), and gradients at what it makes in row(S). Both change bases alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, constant, integers, transpose
-from hessence.spectra.frames import span
+from hessence.spectra.frames import TwoSided, span
 from hessence.spectra.subspaces import Columns, Subspaces
 
 
@@ -35,21 +37,11 @@ class RangeReduction:
         self._xp = api.array_namespace(*before)
         self._layers = layers
         # The bases are constants: eigenvalues do not depend on them, and so gradients are right.
-        self._bases = [
-            (span(transpose(constant(s)), full=True), span(constant(p), full=True))
-            for p, s in zip(before, after, strict=True)
+        self._turns = [
+            TwoSided(_basis(transpose(s)), _basis(p)) for p, s in zip(before, after, strict=True)
         ]
-
-    @cached_property
-    def _active(self) -> Any:
-        """Tell for every coordinate in the turned bases whether the Hessian sees it, (p,)."""
-        masks = []
-        for (rows, b), (columns, a) in self._bases:
-            mask = np.zeros((int(rows.shape[0]), int(columns.shape[0])), dtype=bool)
-            mask[:b, :] = True
-            mask[:, :a] = True
-            masks.append(mask.ravel())
-        return np.concatenate(masks)
+        self._reference = before[0]
+        self._active = np.concatenate([turn.seen.ravel() for turn in self._turns])
 
     @property
     def size(self) -> int:
@@ -58,7 +50,7 @@ class RangeReduction:
 
     def families(self) -> list[Subspaces]:
         """Return the range, one dense block, and the flat rest."""
-        reference = self._bases[0][0][0]
+        reference = self._reference
         zero = self._xp.zeros((1,), dtype=reference.dtype, device=api.device(reference))
         seen = Columns(lambda columns: self._embed(columns, self._active), self._project)
         flat = Columns(lambda columns: self._embed(columns, ~self._active))
@@ -74,26 +66,22 @@ class RangeReduction:
         source = np.full(own.shape, int(own.sum()))
         source[own] = np.arange(int(own.sum()))
         zero = 0 * coordinates[:1, :]
-        spread = xp.take(xp.concat([coordinates, zero]), integers(source, coordinates), axis=0)
-        pieces = [
-            xp.matmul(xp.matmul(rows, piece), transpose(columns))
-            for piece, ((rows, _), (columns, _)) in zip(
-                self._layers.split(spread), self._bases, strict=True
-            )
-        ]
-        return self._layers.join(pieces)
+        padded = xp.concat([coordinates, zero])
+        return self._turn(xp.take(padded, integers(source, coordinates), axis=0))
 
     def _project(self, vectors: Array) -> Array:
         """Return the seen coordinates (count, n) of vectors (p, n)."""
-        xp = self._xp
-        pieces = [
-            xp.matmul(xp.matmul(transpose(rows), piece), columns)
-            for piece, ((rows, _), (columns, _)) in zip(
-                self._layers.split(vectors), self._bases, strict=True
-            )
-        ]
         chosen = integers(np.flatnonzero(self._active), vectors)
-        return xp.take(self._layers.join(pieces), chosen, axis=0)
+        return self._xp.take(self._turn(vectors), chosen, axis=0)
+
+    def _turn(self, vectors: Array) -> Array:
+        pieces = zip(self._layers.split(vectors), self._turns, strict=True)
+        return self._layers.join([turn(piece) for piece, turn in pieces])
+
+
+def _basis(columns: Array) -> Array:
+    basis, rank = span(constant(columns))
+    return basis[:, :rank]
 
 
 def range_size(before: Sequence[Array], after: Sequence[Array]) -> int:
