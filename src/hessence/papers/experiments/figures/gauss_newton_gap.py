@@ -12,6 +12,13 @@ import numpy as np
 import hessence as hs
 from hessence.papers.experiments import Experiment, Finding, Record, Task
 from hessence.papers.experiments.settings import at_least
+from hessence.papers.experiments.shared.paired_curves import (
+    LEVEL,
+    POINTS,
+    compare,
+    mean_and_error,
+    on_shared_places,
+)
 from hessence.papers.experiments.shared.texts import (
     GPT2_VOCABULARY,
     OPENWEBTEXT,
@@ -21,17 +28,10 @@ from hessence.papers.experiments.shared.texts import (
 from hessence.plotting.axes import COLOURS, GREY
 
 MODELS = {True: ("with attention", COLOURS[1]), False: ("with MLPs instead", COLOURS[0])}
-POINTS = 200
-"""Places at which the seeds' curves are interpolated, averaged and compared."""
-
 ALMOST_ALL = 0.9
 """The share of these places that counts as "almost every"; chosen before the first run."""
 
 SEARCHED = "learning rate and looks, in three settings of 3 seeds, before more seeds were taken"
-
-RESAMPLINGS, LEVEL = 2000, 0.95
-"""How often seeds are drawn anew, with repetition, and in how many of these cases a verdict must
-be the same."""
 
 TOL = 1e-3
 """Residuals of eigenvectors, relative to ‖H‖."""
@@ -149,15 +149,15 @@ def draw_equal(settings: Settings, records: list[Record], figure: Any) -> None:
     figure.set_size_inches(9.6, 4)
     axes = figure.subplots(1, 2, sharey=True)
     for ax, (axis, told) in zip(axes, AXES.items(), strict=True):
-        places, rows = _curves(records, axis)
-        for attention, (label, colour) in MODELS.items():
+        curves = _curves(records, axis)
+        for i, (attention, (label, colour)) in enumerate(MODELS.items()):
             own = _of(records, attention)
             for record in own:
                 ax.plot(record[axis][1:], record["error"][1:], "o", color=colour, markersize=3,
                         alpha=0.3, markeredgewidth=0)  # fmt: skip
-            if places is not None:
+            if curves is not None:
                 name = f"{label}, {_short(own[0]['parameters'])} parameters"
-                _band(ax, places, rows[attention], colour, name)
+                _band(ax, curves[0], curves[1 + i], colour, name)
         _as_error(ax)
         ax.set_xlabel(f"{told}; training goes to the right")
         ax.invert_xaxis()
@@ -191,12 +191,8 @@ def _as_error(ax: Any) -> None:
 
 
 def _band(ax: Any, x: Any, rows: Any, colour: str, label: str, style: str = "-") -> None:
-    """Draw the mean of the rows and a band of one standard error around it; NaN is left out."""
-    known = np.isfinite(rows)
-    count = known.sum(axis=0)
-    mean = np.where(known, rows, 0).sum(axis=0) / count
-    square = np.where(known, (rows - mean) ** 2, 0).sum(axis=0) / np.maximum(count - 1, 1)
-    spread = np.sqrt(square / count)
+    """Draw the mean of the rows and a band of one standard error around it."""
+    mean, spread = mean_and_error(rows)
     ax.plot(x, mean, style, color=colour, label=label)
     low = np.maximum(mean - spread, mean / 10)
     ax.fill_between(x, low, mean + spread, color=colour, alpha=0.2, linewidth=0)
@@ -247,35 +243,25 @@ def _comparison(records: list[Record], axis: str) -> Finding:
         f"both models of half of the seeds reach, in {LEVEL:.0%} of resamplings of the seeds; no "
         "if it is less in as many"
     )
-    places, rows = _curves(records, axis)
-    if places is None or len(rows[True]) < 2:
-        told = "one seed has no error bars" if places is not None else "the curves share no range"
+    curves = _curves(records, axis)
+    if curves is None or len(curves[1]) < 2:
+        told = "the curves share no range" if curves is None else "one seed has no error bars"
         return Finding(claim, where, None, told, "000-ggn-attention", asked, SEARCHED)
-    seeds = len(rows[True])
-    drawn = np.random.default_rng(0).integers(seeds, size=(RESAMPLINGS, seeds))
-    drawn = np.concatenate([np.arange(seeds)[None], drawn])
-    # Both models of a seed are known at the same places, so that sums compare as means do.
-    sums = {a: np.where(np.isfinite(rows[a]), rows[a], 0)[drawn].sum(axis=1) for a in MODELS}
-    known = sums[False] > 0
-    shares = np.mean(sums[True] > sums[False], axis=1, where=known)
-    met = np.mean(shares[1:] >= ALMOST_ALL)
-    logs = np.log(sums[True], where=known, out=np.zeros_like(sums[True]))
-    logs -= np.log(sums[False], where=known, out=np.zeros_like(sums[False]))
-    low, ends = POINTS // 5, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
-    ratios = {}
-    for name, part in (("all", slice(None)), ("lowest fifth", slice(low))):
-        count = np.maximum(known[:, part].sum(axis=1), 1)
-        ratio = np.exp(logs[:, part].sum(axis=1) / count)
-        least, most = np.quantile(ratio[1:], ends)
-        ratios[name] = f"{ratio[0]:.2f} times as large ({least:.2f} to {most:.2f})"
+    places, *rows = curves
+    found = compare(*rows)
+    met = np.mean(found.shares >= ALMOST_ALL)
+    ratio, lowest = (
+        f"{middle:.2f} times as large ({low:.2f} to {high:.2f})"
+        for middle, low, high in (found.ratio, found.lowest)
+    )
     return Finding(
         claim,
         where,
         True if met >= LEVEL else False if met <= 1 - LEVEL else None,
-        f"larger at {shares[0]:.0%} of the values from {places[-1]:.3g} down to {places[0]:.3g}; "
-        f"{met:.0%} of resamplings of {seeds} seeds reach {ALMOST_ALL:.0%}; in the geometric mean "
-        f"{ratios['all']}, and in the lowest fifth, below {places[low]:.3g}, "
-        f"{ratios['lowest fifth']}; in brackets, {LEVEL:.0%} intervals",
+        f"larger at {found.share:.0%} of the values from {places[-1]:.3g} down to "
+        f"{places[0]:.3g}; {met:.0%} of resamplings of {len(rows[0])} seeds reach "
+        f"{ALMOST_ALL:.0%}; in the geometric mean {ratio}, and in the lowest fifth, below "
+        f"{places[POINTS // 5]:.3g}, {lowest}; in brackets, {LEVEL:.0%} intervals",
         "000-ggn-attention",
         asked,
         SEARCHED,
@@ -287,32 +273,16 @@ def _of(records: list[Record], attention: bool) -> list[Record]:
     return [record for record in records if record["attention"] == attention]
 
 
-def _curves(records: list[Record], axis: str) -> tuple[Any, Any]:
-    """Return values of an axis, and by model the errors there, (seeds, values), NaN if unreached.
+def _curves(records: list[Record], axis: str) -> tuple[Any, Any, Any] | None:
+    """Return values of an axis, and the errors there with attention and without.
 
-    A seed counts where both of its models are: they see the same sequences. The values go down to
-    what half of the seeds reach. Both are None if there are no such values.
+    The look before the first step is left out.
     """
-    pairs = list(zip(*(_of(records, attention) for attention in MODELS), strict=True))
-    lows = [max(min(record[axis][1:]) for record in pair) for pair in pairs]
-    highs = [min(max(record[axis][1:]) for record in pair) for pair in pairs]
-    low, high = float(np.median(lows)), min(highs)
-    if low >= high:
-        return None, None
-    places = np.linspace(low, high, POINTS)
-    reached = places >= np.asarray(lows)[:, None]
-    rows = {
-        attention: np.where(reached, [_interpolated(pair[i], axis, places) for pair in pairs],
-                            np.nan)
-        for i, attention in enumerate(MODELS)
-    }  # fmt: skip
-    return places, rows
-
-
-def _interpolated(record: Record, axis: str, places: Any) -> Any:
-    x, error = np.asarray(record[axis][1:]), np.asarray(record["error"][1:])
-    order = np.argsort(x, kind="stable")
-    return np.interp(places, x[order], error[order])
+    own = [
+        [(record[axis][1:], record["error"][1:]) for record in _of(records, attention)]
+        for attention in MODELS
+    ]
+    return on_shared_places(list(zip(*own, strict=True)))
 
 
 def _short(count: int) -> str:
