@@ -50,6 +50,22 @@ def test_training_rests_or_swings_as_told(a, lasts):
     assert (t.loss[-50:].max() > 1e-6) == lasts
 
 
+@pytest.mark.parametrize("tokens", [(1.25, -0.5), (1.5, -0.25)])
+def test_a_single_perfect_fit_is_not_overlooked(tokens):
+    """Fits are as good at infinity; training comes to rest at a fit between the points tried."""
+    rng = np.random.default_rng(1)
+    net = hs.SelfAttention(0.1 * rng.normal(), *(0.1 * rng.normal(size=(2, 2))))
+    x = np.asarray(tokens)
+    t = hs.gradient_descent(net, x, x[::-1], lr=2.3, steps=4000)
+    edge = net.edge(x, x[::-1], lr=2.3)
+    assert t.loss[-1] < 1e-25
+    assert edge.loss < 1e-25
+    assert not edge.lasts
+    rest = t[4000]
+    assert edge.inner == pytest.approx(rest.w_q @ rest.w_k, rel=1e-6)
+    assert edge.sharpness <= t.sharpness[-1] * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("d_K", [1, 3])
 def test_the_flattest_minimum_is_one_and_as_sharp_as_told(masked, d_K):

@@ -8,11 +8,14 @@ for the tokens (a, −a) and targets (−a, a), with :math:`T = \tanh u`, it has
 
 .. math:: S(a) = a^2 \min_u\, \big[T^2 + (2a^2 u/\sqrt{d_K})\,(1 - T^2)^2/T^2\big].
 
-Where this exceeds 2/η, swings at the edge of stability last for ever.
+Where this exceeds 2/η, no minimum of the least loss holds gradient descent: swings at the edge of
+stability last for ever, unless it leaves for another valley or for infinity, as it may with tokens
+of one sign.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,11 +31,15 @@ from hessence.spectra.small_eigen import eigenvalues
 POINTS = 2001
 """How many values of t are tried in each round."""
 
-ROUNDS = 12
+ROUNDS = 6
 """How often the search is narrowed to the neighbours of the best value of t."""
 
 PERFECT = 1e-20
 """A loss that is this share of the targets' own counts as zero."""
+
+
+Found = tuple[float, float, float, float]
+"""w_V and t of a minimum, the loss and the sharpness there."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,8 @@ class Edge:
     threshold : float
         2/η: what gradient descent tolerates.
     lasts : bool
-        Whether no minimum is flat enough, so that swings at the edge of stability last for ever.
+        Whether no minimum of the least loss is flat enough, so that swings at the edge of stability
+        last for as long as descent stays near to one.
     value, inner : float
         w_V and ⟨w_Q, w_K⟩ of the flattest minimum, where w_Q = ±w_K.
     loss : float
@@ -88,16 +96,30 @@ def find_edge(net: Any, batch: Sequences, lr: float) -> Edge:
     t = np.concatenate([-sizes[::-1], [0.0], sizes])
     floor = PERFECT * float(np.mean(targets**2))
 
-    def ranked(loss: Numbers, sharp: Numbers) -> int:
-        """Return the place of the flattest of all perfect fits, else of the least loss."""
-        perfect = loss <= floor
-        return int(np.argmin(np.where(perfect, sharp, np.inf) if perfect.any() else loss))
+    def narrowed(places: Numbers, best: int, key: Callable[[Numbers, Numbers], Numbers]) -> Found:
+        """Search between the neighbours of the best place for the least key, over and over."""
+        for _ in range(ROUNDS):
+            places = np.linspace(
+                places[max(best - 1, 0)], places[min(best + 1, POINTS - 1)], POINTS
+            )
+            w, loss, sharp = measured(places)
+            best = int(np.argmin(key(loss, sharp)))
+        return float(w[best]), float(places[best]), float(loss[best]), float(sharp[best])
 
-    for _ in range(ROUNDS):
-        w, loss, sharp = measured(t)
-        best = ranked(loss, sharp)
-        low, high = t[max(best - 1, 0)], t[min(best + 1, len(t) - 1)]
-        found = w[best], t[best], loss[best], sharp[best]
-        t = np.linspace(low, high, POINTS)
-    value, inner, least, sharpness = map(float, found)
-    return Edge(sharpness, 2 / lr, sharpness > 2 / lr, value, inner, least)
+    _, loss, sharp = measured(t)
+    perfect = loss <= floor
+    # A fit may be perfect on a whole curve, of which the flattest is wanted, or at a single t,
+    # which is between points: every valley of the loss is followed to its bottom.
+    inner = (loss[1:-1] < loss[:-2]) & (loss[1:-1] < loss[2:]) & ~perfect[1:-1]
+    places = {*(np.flatnonzero(inner) + 1).tolist(), int(np.argmin(loss))}
+    found = [narrowed(t, place, lambda loss, sharp: loss) for place in sorted(places)]
+    if perfect.any():
+        flattest = int(np.argmin(np.where(perfect, sharp, np.inf)))
+        found.append(
+            narrowed(t, flattest, lambda loss, sharp: np.where(loss <= floor, sharp, np.inf))
+        )
+    fits = [each for each in found if each[2] <= floor]
+    value, t_best, least, sharpness = (
+        min(fits, key=lambda each: each[3]) if fits else min(found, key=lambda each: each[2])
+    )
+    return Edge(sharpness, 2 / lr, sharpness > 2 / lr, value, t_best, least)
