@@ -35,7 +35,7 @@ def _aligned() -> Comparison:
         H.spectrum,
         "one batched eigvalsh of its blocks",
         lambda: np.linalg.eigvalsh(blocks),
-        2,
+        1.5,
         repeats=7,
     )
     tracemalloc.start()

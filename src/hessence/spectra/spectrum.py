@@ -18,7 +18,7 @@ from hessence.krylov.density_result import Density, known_density
 from hessence.krylov.request import Outcome
 from hessence.spectra.certificate import Certificate, certify
 from hessence.spectra.differences import GradientDifferences
-from hessence.spectra.result import SpectralResult, largest_magnitude
+from hessence.spectra.result import SpectralResult, expanded, largest_magnitude, table
 from hessence.spectra.subspaces import Eigenspace, Subspaces
 
 
@@ -165,7 +165,7 @@ class Spectrum(SpectralResult, kind="spectrum"):
         # the i-th largest of all value − e and of all value + e.
         values, counts = to_numpy(self._values), to_numpy(self._counts)
         here, low, high = (
-            _expanded(values + sign * self._bounds, counts, len(self)) for sign in (0, -1, 1)
+            expanded(values + sign * self._bounds, counts, len(self)) for sign in (0, -1, 1)
         )
         return like(np.maximum(high - here, here - low), self._values)
 
@@ -333,19 +333,8 @@ class Spectrum(SpectralResult, kind="spectrum"):
         return Spectrum.from_dict, (self.to_dict(),)
 
     def __repr__(self) -> str:
-        rows = [
-            (space.label, _number(space.value), _multiplicity(space.multiplicity))
-            for space in self.ends(SHOWN)
-        ]
-        header = ("label", "value", "multiplicity")
-        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(3)]
-        lines = [
-            f"  {row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}"
-            for row in [header, *rows]
-        ]
-        hidden = self._groups - len(rows)
-        if hidden:
-            lines.insert(1 + len(rows) // 2, f"  … {hidden} more …")
+        shown = self.ends(SHOWN)
+        lines = table([(s.label, s.value, s.multiplicity) for s in shown], self._groups)
         batch = tuple(self._values.shape[:-1])
         of = f" of each of {batch} networks" if batch else ""
         kind = "" if self.exact else ", estimated"
@@ -399,28 +388,3 @@ def _join_counts(multiplicities: list[Any], sizes: list[int], values: Array) -> 
         column = integers(multiplicity, values)
         columns.append(xp.broadcast_to(xp.broadcast_to(column, lead)[..., None], (*lead, size)))
     return xp.concat(columns, axis=-1)
-
-
-def _expanded(values: Numbers, counts: Numbers, size: int) -> Numbers:
-    """Return values as often as their counts say, largest first, (..., size)."""
-    order = np.argsort(-values, axis=-1, stable=True)
-    values, counts = (np.take_along_axis(a, order, axis=-1) for a in (values, counts))
-    rows = zip(
-        values.reshape(-1, values.shape[-1]), counts.reshape(-1, counts.shape[-1]), strict=True
-    )
-    expanded = [np.repeat(row, count) for row, count in rows]
-    return np.reshape(expanded, (*values.shape[:-1], size))
-
-
-def _number(value: Array) -> str:
-    values = to_numpy(value)
-    if values.ndim == 0:
-        return f"{float(values):.5g}"
-    return f"{values.min():.3g} … {values.max():.3g}"
-
-
-def _multiplicity(count: Any) -> str:
-    if isinstance(count, int):
-        return str(count)
-    counts = to_numpy(count)
-    return f"{counts.min()} … {counts.max()}"
