@@ -159,8 +159,8 @@ CLAIMS = (
         "002-unbalanced", "002 §5, Fig 2b",
         "without balance the prediction stays intact: λ_max rises with the largest class's share",
         _unbalanced, measured=True,
-        differs="Of tiny networks some draws start so far out of balance that this outweighs the "
-        "share; networks of width 64 start closer to balance.",
+        differs="Tiny networks start further out of balance, and λ_max is up to twice the "
+        "prediction; in some draws that outweighs the share.",
     ),
     Claim(
         "002-tanh", "002 §5, Fig 2c",

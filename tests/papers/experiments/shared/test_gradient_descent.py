@@ -65,7 +65,7 @@ def test_steps_taken_together_follow_single_ones():
 
 
 @pytest.mark.parametrize("small", [1.0, 1e-3])
-def test_sharpness_on_white_inputs_counts_those_that_are_not_seen(small):
+def test_inputs_that_are_not_seen_add_nothing_to_the_sharpness(small):
     rng = np.random.default_rng(2)
     x, y = hs.whiten(rng.normal(size=(50, 12))), 0.1 * rng.normal(size=(50, 2))
     nets = standard_networks((12, 3, 3, 2), 2, rng)

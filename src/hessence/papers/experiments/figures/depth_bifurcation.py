@@ -229,7 +229,7 @@ def draw_linear(settings: Settings, records: list[Record], figure: Any) -> None:
 
 
 def draw_activated(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With an activation eigenvalues keep moving apart long after the loss has settled."""
+    """How cleanly eigenvalues split depends on the activation, its place and the steps taken."""
     depth = settings.shown[-1] if settings.shown else None
     for ax, case in _grid(settings, figure):
         row = next((r for r in _rows(records, case) if r["depth"] == depth), None)
@@ -243,10 +243,11 @@ def draw_activated(settings: Settings, records: list[Record], figure: Any) -> No
 
 
 def draw_ratios(settings: Settings, records: list[Record], figure: Any) -> None:
-    """The ratio of the clusters follows the depth at first, and leaves it in longer training."""
+    """The ratio of the clusters is the depth for some activations and times, not for all."""
     for ax, case in _grid(settings, figure):
         scales = [c[2] for c in settings.cases if c[:2] == case[:2]]
-        for scale, colour in zip(scales, COLOURS, strict=False):
+        for scale in scales:
+            colour = COLOURS[0] if scale == 1 else COLOURS[1]
             rows = sorted(_rows(records, (*case[:2], scale)), key=lambda row: row["depth"])
             depths = [row["depth"] for row in rows]
             for place, (mark, stop) in enumerate(zip("^s", settings.stops, strict=True)):
@@ -256,7 +257,9 @@ def draw_ratios(settings: Settings, records: list[Record], figure: Any) -> None:
         ax.plot(settings.depths, settings.depths, "--", color=GREY, label="depth")
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "25" else "")
         ax.set_xlabel("depth")
+        ax.set_ylabel("ratio")
         ax.set_title(f"{case[0]} {PLACES[case[1]]}", fontsize=10)
     shown = {label: h for ax in figure.axes
              for h, label in zip(*ax.get_legend_handles_labels(), strict=True)}  # fmt: skip

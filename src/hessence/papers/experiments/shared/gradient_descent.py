@@ -6,7 +6,6 @@ has a learning rate of its own.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,21 +119,18 @@ def train_linear(
 def white_sharpness(weights: Layers, x: Any, y: Any) -> Any:
     """Return the largest eigenvalue of each network's Hessian, for white inputs of variance 1.
 
-    Inputs that neither W_1 nor the labels see reach the Hessian through S_1 alone: on them it is
-    S_1ᵀ S_1, apart from everything else.
+    On inputs that neither W_1 nor the labels see, the Hessian is S_1ᵀ S_1, apart from everything
+    else. On those that are seen it has S_1ᵀ S_1 as a block, so that its top is no smaller.
     """
     found = []
     for layers in zip(*weights, strict=True):
         first, *rest = layers
         basis = seen_inputs(first, y.T @ x / len(x))
-        unseen = 0.0
+        inputs = x
         if basis is not None:
-            last = functools.reduce(np.matmul, rest[::-1], np.eye(len(y[0])))
-            unseen = float(np.linalg.norm(last, 2)) ** 2
-            first = first @ basis
-        inputs = x if basis is None else x @ basis
-        top = hs.DeepLinear([first, *rest]).hessian(inputs, y).top(1, tol=1e-8).eigenvalues[0]
-        found.append(max(float(top), unseen))
+            first, inputs = first @ basis, x @ basis
+        top = hs.DeepLinear([first, *rest]).hessian(inputs, y).top(1, tol=1e-8)
+        found.append(float(top.eigenvalues[0]))
     return np.asarray(found)
 
 
