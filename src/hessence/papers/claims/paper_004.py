@@ -196,6 +196,8 @@ CLAIMS = (
         "004-activation", "004 §4, Fig 3",
         "with an activation too, dominant eigenvalues are L times those of the bulk",
         _activation, measured=True,
+        differs="With small inputs tanh is nearly linear, and the ratio is the depth; the paper's "
+        "inputs have variance 1.",
     ),
     Claim(
         "004-activation-split", "004 §4, Fig 3a",

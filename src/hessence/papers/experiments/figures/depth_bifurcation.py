@@ -333,13 +333,13 @@ EXPERIMENT = Experiment(
     presets={
         "tiny": Settings(4, 3, 4, 2, samples=30, depths=(2, 3), shown=(3,), networks=2, early=20,
                          steps=50, looks=3, scales=(0.3,)),
-        "quick": Settings(samples=200, depths=(2, 3, 4, 6, 8), networks=2, looks=16),
+        "quick": Settings(samples=200, depths=(2, 3, 4, 6), networks=2, looks=12, steps=6000),
         "paper": Settings(networks=10, samples=1000),
     },
     tasks=tasks,
     run=run,
     draw={"linear": draw_linear, "activated": draw_activated, "ratios": draw_ratios},
     findings=findings,
-    minutes={"quick": 2.5, "paper": 300},
+    minutes={"quick": 2.0, "paper": 300},
     packages=("torch",),
 )  # fmt: skip
