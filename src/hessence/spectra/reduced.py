@@ -79,6 +79,7 @@ class Reduced(Operator):
     def release(self) -> None:
         """Let go of what the operator keeps from one product to the next."""
         self.whole.release()
+        getattr(self.multiply, "release", lambda: None)()
 
     def spectrum(self, k: int | None = 10, *, which: str = "LA", **options: Any) -> Estimate:
         """Return an estimate of the whole operator; its ``known`` part is exact.

@@ -285,3 +285,23 @@ def test_refusal(name):
     model, x, y = make(), *torch.randn(2, 60, 2, **torch_double)
     with pytest.raises(NotRecognised, match=sentence):
         recognise(hs.hessian(model, (x, y), nn.MSELoss()))
+
+
+def test_an_estimate_multiplies_with_the_narrow_model():
+    # Many units in few directions: what they need is too much to be solved, and much less.
+    torch.manual_seed(0)
+    wide = nn.Linear(20, 1500)
+    with torch.no_grad():
+        wide.weight[:] = wide.weight[torch.randint(8, (1500,))] * torch.rand(1500, 1)
+        wide.bias.zero_()
+    model = nn.Sequential(
+        wide, nn.ReLU(), nn.Linear(1500, 40), nn.Tanh(), nn.Linear(40, 8)
+    ).double()
+    H = hs.hessian(model, (torch.randn(6, 20).double(), torch.randn(6, 8).double()))
+    with pytest.raises(NotRecognised) as refused:
+        recognise(H)
+    rest = refused.value.rest
+    v = torch.randn(rest.order, 3).double()
+    torch.testing.assert_close(rest.embed(rest.times(v)), H @ rest.embed(v), rtol=0, atol=1e-12)
+    assert rest.multiply is not None
+    assert rest.multiply._hessian.shape[0] < H.shape[0] / 2

@@ -92,7 +92,7 @@ def by_cells(candidate: Candidate) -> Recognition:
             f"{size} is left, more than the {LARGEST_BLOCK} that a dense solver is given",
             rest=Reduced(
                 candidate.operator, reduction.size, reduction.widen, reduction.narrow,
-                tuple(outside), "cells",
+                tuple(outside), "cells", _Products(model.hessian(reduction), reduction),
             ),
         )  # fmt: skip
     if model.kinks:
@@ -201,15 +201,28 @@ class _Cells:
         return self._candidate.hessian(self.model(reduction.weights, reduction.cells))
 
 
+class _Products:
+    """Products of the narrow model in the coordinates of a reduction."""
+
+    def __init__(self, hessian: ModelHessian, reduction: CellReduction) -> None:
+        self._hessian, self._reduction = hessian, reduction
+        self._layout = Layout(reduction.weights)
+
+    def __call__(self, columns: Tensor) -> Tensor:
+        """Multiply coordinates (R, n)."""
+        vectors = self._layout.join(self._reduction.embed(columns))
+        return self._reduction.project(self._layout.split(self._hessian @ vectors))
+
+    def release(self) -> None:
+        """Let go of kept graphs."""
+        self._hessian.release()
+
+
 def _block(hessian: ModelHessian, reduction: CellReduction) -> Tensor:
     """Return the block of the narrow model."""
-    layout = Layout(reduction.weights)
+    multiply = _Products(hessian, reduction)
     eye = torch.eye(reduction.size, dtype=hessian.dtype, device=hessian.device)
-    parts = [
-        reduction.project(layout.split(hessian @ layout.join(reduction.embed(columns))))
-        for columns in eye.split(CHUNK, dim=1)
-    ]
-    matrix = torch.cat(parts, dim=1)
+    matrix = torch.cat([multiply(columns) for columns in eye.split(CHUNK, dim=1)], dim=1)
     return (matrix + matrix.T) / 2
 
 

@@ -8,7 +8,7 @@ theorem gives its Hessian. What no rule for whole models covers may still have a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,8 +29,8 @@ from hessence.models.recognition._chains import (
     scalar_linear,
     scalar_relu,
 )
+from hessence.spectra.reduced import Reduced
 from hessence.spectra.spectrum import Spectrum
-from hessence.spectra.subspaces import Subspaces
 
 __all__ = ["NotRecognised", "Recognition", "exact_spectrum", "recognise"]
 
@@ -49,7 +49,7 @@ def exact_spectrum(H: ModelHessian) -> Spectrum:
     try:
         found = recognise(H)
     except NotRecognised as refusal:
-        if refusal.rest is not None and _part_defect(H, refusal.rest.known) > AGREEMENT[H.dtype]:
+        if refusal.rest is not None and _part_defect(H, refusal.rest) > AGREEMENT[H.dtype]:
             refusal.rest = None
         raise
     defect = _defect(H, found.spectrum)
@@ -83,15 +83,20 @@ def _defect(H: ModelHessian, found: Spectrum) -> float:
     return float((gaps / torch.where(scales > 0, scales, 1.0)).max())
 
 
-def _part_defect(H: ModelHessian, known: Sequence[Subspaces]) -> float:
-    """Return how far known families are from products with H, relative to a random product."""
+def _part_defect(H: ModelHessian, rest: Reduced) -> float:
+    """Return how far a reduction is from products with H, relative to a random product.
+
+    What is known of it, and what it multiplies itself.
+    """
     rng = np.random.default_rng(0)
-    drawn = [family.sample(rng) for family in known if family.multiplicity]
+    drawn = [family.sample(rng) for family in rest.known if family.multiplicity]
     vector, expected = (sum(part) for part in zip(*drawn, strict=True))
     other = torch.as_tensor(rng.normal(size=(H.shape[0], 1))).to(vector)
-    images = H @ torch.cat([vector, other], dim=1)
+    inside = torch.as_tensor(rng.normal(size=(rest.order, 1))).to(vector)
+    images = H @ torch.cat([vector, other, rest.embed(inside)], dim=1)
     scale = float(images[:, 1].norm()) or 1.0
-    return float((images[:, :1] - expected).norm()) / scale
+    gaps = images[:, :1] - expected, images[:, 2:] - rest.embed(rest.times(inside))
+    return max(float(gap.norm()) for gap in gaps) / scale
 
 
 def recognise(H: ModelHessian) -> Recognition:
