@@ -103,7 +103,7 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
 
 
 def draw_first(settings: Settings, records: list[Record], figure: Any) -> None:
-    """A sink makes the repeated eigenvalues vanish, whatever the scales of weights and tokens.
+    """A sink shrinks the repeated eigenvalues, later where weights and first tokens are larger.
 
     One network in every setting, with all of its bulk and its largest outliers.
     """
@@ -136,7 +136,7 @@ def draw_first(settings: Settings, records: list[Record], figure: Any) -> None:
 
 
 def draw_medians(settings: Settings, records: list[Record], figure: Any) -> None:
-    """The bulk falls for good once the sink is full; the sharpness rises only for small weights.
+    """A strong sink takes the bulk away in the median; the sharpness rises only for small weights.
 
     All networks and their medians; the dotted line is where the median network gives the first
     token 95 % of all attention.
@@ -221,7 +221,8 @@ def _on_sinks(settings: Settings, records: list[Record]) -> list[Finding]:
             None if not len(kept) else kept.max() < GONE,
             f"{strong} leaves at most {kept.max() if len(kept) else 1:.0e} of it in the "
             f"{len(kept)} such networks; in all "
-            + each([f"{len(part)}, {part.max():.0e}" for part in left]),
+            + each([f"{len(part)}, {part.max():.0e}" for part in left])
+            + "; first asked of every network at a sink of 10 and then of 40, which failed",
             id="000-sink-matrix-bulk",
             criterion=f"less than {GONE:g} of the bulk is left in every network in which the sink "
             f"takes {FULL:.0%} of every token's attention or more",
