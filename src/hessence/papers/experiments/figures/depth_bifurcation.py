@@ -208,7 +208,7 @@ def draw_linear(settings: Settings, records: list[Record], figure: Any) -> None:
     for ax, depth, colour in zip(axes, settings.shown, COLOURS, strict=False):
         _draw_paths(ax, settings, rows[depth])
         ax.set_title(f"depth {depth}")
-        ax.legend(loc="center left", fontsize=9)
+        ax.legend(loc="upper left", fontsize=8)
         steps = np.asarray(rows[depth]["steps"]) + 1
         for i, losses in enumerate(rows[depth]["losses"]):
             loss.loglog(steps, np.maximum(losses, 1e-30), color=colour,
@@ -243,7 +243,7 @@ def draw_activated(settings: Settings, records: list[Record], figure: Any) -> No
 
 
 def draw_ratios(settings: Settings, records: list[Record], figure: Any) -> None:
-    """The ratio of the clusters is the depth for some activations and times, not for all."""
+    """With an activation the ratio grows with depth, but equals it for small inputs at most."""
     for ax, case in _grid(settings, figure):
         scales = [c[2] for c in settings.cases if c[:2] == case[:2]]
         for scale in scales:
