@@ -16,7 +16,7 @@ def run_with(preset, *findings, experiment="relu-cells", seconds=1.0):
 
 
 def finding(name, holds):
-    return Finding("", "", holds, "numbers", id=name)
+    return Finding(name, holds, "numbers")
 
 
 @pytest.mark.parametrize(

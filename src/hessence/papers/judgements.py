@@ -140,7 +140,7 @@ def sentence(finding: Finding) -> tuple[str, str]:
     """
     claims = [all_claims()[name] for name in finding.ids if name in all_claims()]
     if not claims:
-        return finding.claim, finding.where
+        return finding.id, ""
     return claims[0].says, "; ".join(claim.where for claim in claims)
 
 
@@ -162,7 +162,7 @@ def outcome(finding: Finding) -> str:
 
     Examples
     --------
-    >>> outcome(Finding("the sky is blue", "000 §1", None, "looked at night"))
+    >>> outcome(Finding("the sky is blue", None, "looked at night"))
     'cannot tell'
     """
     return {True: "yes", False: "no", None: "cannot tell"}[finding.holds]

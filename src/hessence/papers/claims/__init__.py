@@ -11,7 +11,8 @@ eigenvalues by LAPACK) at a number of points, and the verdict follows from the g
 down. A statement that is right only on a condition that its sentence does not make *holds if* that
 condition does: it holds in all cases within it and fails in some without. What the papers measured
 is measured again, on networks small enough for all their eigenvalues to be found in seconds; the
-evidence says how small. NumPy is all that it takes.
+evidence says how small. NumPy is all that it takes. Experiments judge many of the same statements
+on larger networks: :mod:`hessence.papers.judgements` joins what they found to one verdict.
 
 To add a claim, write a function that returns a :class:`Verdict`, mostly by :func:`judge`, and add
 ``Claim(id, where, says, function)`` to the ``CLAIMS`` of the file on its subject; a new file goes

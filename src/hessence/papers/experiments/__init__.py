@@ -41,7 +41,7 @@ of settings, four functions, and an ``EXPERIMENT`` that ties them together::
 
     def findings(settings: Settings, records: list[Record]) -> list[Finding]:
         worst = max(r["gap"] for r in records)
-        return [Finding("the gap stays below 1", "000 §9", worst < 1, f"largest gap {worst:.2f}")]
+        return [Finding("000-gap", worst < 1, f"largest gap {worst:.2f}", "a gap below 1")]
 
     EXPERIMENT = Experiment(id="outlier-gap", title=..., figures=("000 F99",), shows=..., presets={
         "tiny": Settings((3,), 2), "quick": Settings(), "paper": Settings(draws=100)}, tasks=tasks,
@@ -69,9 +69,12 @@ of settings, four functions, and an ``EXPERIMENT`` that ties them together::
   lists.
 - **draw** gets an empty matplotlib figure with constrained layout and fills it. Colours are in
   :mod:`hessence.plotting.axes`. Where the same records make several figures, ``draw`` is a
-  dictionary from file names to functions.
-- **findings** states every claim the figure stands for, where the paper makes it, whether the
-  records show it (None where these settings cannot tell), and the numbers that decide.
+  dictionary from file names to functions. The first line of a function's docstring is the picture's
+  caption: a sentence that says what one sees.
+- **findings** names every statement of the ledger that the figure stands for (or states one of your
+  own), and tells whether the records show it (None where these settings cannot tell), the numbers
+  that decide, the criterion, which is fixed before the run, and the settings that were searched for
+  until the effect showed, if there were any.
 - **Imports.** Listing experiments imports every file: heavy packages are imported inside ``run``
   and named in ``Experiment(packages=("torch",))``. Helpers shared by several experiments go to
   ``experiments/shared/``.

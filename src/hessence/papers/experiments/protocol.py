@@ -22,31 +22,26 @@ PRESETS = ("tiny", "quick", "paper")
 
 @dataclass(frozen=True)
 class Finding:
-    """One claim of a paper, and whether the records show it.
+    """Whether the records of an experiment show what a paper says.
 
     Parameters
     ----------
-    claim : str
-        What the paper says, in one sentence without a full stop.
-    where : str
-        Where it says so: ``"000 Thm 3.4, 001 Cor 5"``.
+    id : str
+        The statement of the ledger that this is evidence for; several are separated by spaces. An
+        experiment of your own may have a sentence here.
     holds : bool or None
         None if these settings cannot tell.
     evidence : str
         The numbers that decide it.
-    id : str
-        The statement of the ledger that this is evidence for; several are separated by spaces.
     criterion : str
         What is asked for, fixed before the run: ``"less than 10 % in the median"``.
     searched : str
         Which setting was searched for until the effect showed, if any.
     """
 
-    claim: str
-    where: str
+    id: str
     holds: bool | None
     evidence: str
-    id: str = ""
     criterion: str = ""
     searched: str = ""
 

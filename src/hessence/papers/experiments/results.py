@@ -43,11 +43,9 @@ DESCRIBED = {
     "machine": str,
 }
 FOUND = {
-    "claim": str,
-    "where": str,
+    "id": str,
     "holds": bool | None,
     "evidence": str,
-    "id": str,
     "criterion": str,
     "searched": str,
 }

@@ -181,40 +181,32 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     least = [record["least_loss"] for record in trained]
     return [
         Finding(
-            "labels predict all non-zero eigenvalues of a balanced solution",
-            "002 eq 9, 13, Fig 1a",
+            "002-eq9a 002-eq13",
             worst < ROUNDING,
             f"largest deviation {worst:.0e} in {len(random)} networks",
-            id="002-eq9a 002-eq13",
             criterion=f"all eigenvalues within {ROUNDING:.0e} of the largest",
         ),
         Finding(
-            "at most (smallest width)² eigenvalues are not zero",
-            "002 §3",
+            "002-counts",
             max(ranks) <= min(NARROW) ** 2,
             f"a {'-'.join(map(str, NARROW))} network has {', '.join(map(str, ranks))}, "
             f"not {min(NARROW) ** 2}: pairs with one zero singular value count too",
-            id="002-counts",
             criterion=f"{min(NARROW) ** 2} at most in a {'-'.join(map(str, NARROW))} network",
         ),
         _depth_finding(settings, records),
         Finding(
-            "the sharpness of trained networks is L α^(1 − 1/L)",
-            "002 eq 14, Fig 1c",
+            "002-trained",
             max(by_labels) < 0.1,
             f"off by {np.median(by_labels):.1%} (median), {max(by_labels):.1%} (most), since the "
             f"labels are no linear function of the inputs (least loss {min(least):.2g} to "
             f"{max(least):.2g})",
-            id="002-trained",
             criterion="every network within 10 %",
         ),
         Finding(
-            "labels and inputs together predict the sharpness of trained networks",
-            "002 eq 12",
+            "002-trained-data",
             close == len(by_data),
             f"{close} of {len(by_data)} networks within 1 %, the worst {max(by_data):.1%} off, "
             f"with losses up to {max(excess):.2g} above the least",
-            id="002-trained-data",
             criterion="every network within 1 %",
         ),
         _share_finding(settings, trained),
@@ -241,11 +233,9 @@ def _depth_finding(settings: Settings, records: list[Record]) -> Finding:
     )
     enough = len(order) > 1
     return Finding(
-        "deeper networks have sharper solutions",
-        "002 §4, Fig 1b",
+        "002-depth",
         bool(grows.all()) if enough else None,
         told if enough else "needs two depths",
-        id="002-depth",
         criterion=f"each layer more sharpens, for norms of Y/√n up to {settings.largest_norm:g}",
     )
 
@@ -260,11 +250,9 @@ def _share_finding(settings: Settings, trained: list[Record]) -> Finding:
         told.append(f"{data} {steps.all(axis=0).sum()} of {steps.shape[1]} draws")
     enough = len(settings.shares) > 1
     return Finding(
-        "a larger share of one class makes sharper solutions",
-        "002 §4, Fig 1c",
+        "002-largest-class",
         all(rising) if enough else None,
         f"sharpness rises throughout: {', '.join(told)}" if enough else "needs two shares",
-        id="002-largest-class",
         criterion="in every draw, sharpness rises at each step to a larger share",
     )
 

@@ -131,43 +131,35 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     spreads = [_spread(records, width) for width in settings.widths]
     return [
         Finding(
-            "the spectrum is ±δ, m − 1 times each, and two outliers",
-            "000 Thm 3.1, 001 Thm 1",
+            "000-T3.1 001-T1",
             copies and worst < ROUNDING,
             f"largest deviation of all eigenvalues from those of the Hessian summed over "
             f"{settings.samples} samples {worst:.0e}, in {len(records)} networks of widths "
             f"{', '.join(map(str, settings.widths))}",
-            id="000-T3.1 001-T1",
             criterion=f"eigenvalues deviate by less than {ROUNDING:g} of the largest",
         ),
         Finding(
-            "the two outliers add up to the trace",
-            "001 eq 2",
+            "000-eq122 001-eq2",
             paired < ROUNDING,
             f"largest deviation from the trace of the summed Hessian {paired:.0e}",
-            id="000-eq122 001-eq2",
             criterion=f"less than {ROUNDING:g} of the trace",
         ),
         Finding(
-            "eigenvalues scale in proportion to the variance of the inputs",
-            "000 §3.1, 001 §1",
+            "000-scaling 001-scaling",
             all(abs(power - 1) < PROPORTIONAL for each in powers.values() for power in each),
             "the targets have no correlation with the inputs but by chance; powers of σ²: "
             + "; ".join(
                 f"{name.replace('_', ' ')} {', '.join(f'{power:.3f}' for power in each)}"
                 for name, each in powers.items()
             ),
-            id="000-scaling 001-scaling",
             criterion=f"outliers and bulk grow with a power of σ² within {PROPORTIONAL:g} of 1",
         ),
         Finding(
-            "normalising the data brings the spectrum together",
-            "001 Fig 1",
+            "001-normalised",
             min(spreads) > 1,
             f"the range of the eigenvalues at variance {settings.largest_variance:g} is "
             f"{', '.join(f'{spread:.1f}' for spread in spreads)} times that at the variance "
             "nearest to 1",
-            id="001-normalised",
             criterion="a smaller range of eigenvalues at variance 1 than at the largest variance",
         ),
     ]

@@ -102,15 +102,12 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     )
     return [
         Finding(
-            "at equal residuals, λ_max of the Gauss–Newton part is farther off for self-attention "
-            "than for linear and ReLU networks, in the solvable models",
-            "000 §3.3",
+            "000-ggn-solvable",
             bool(larger.all()),
             f"larger in {larger.sum()} of {larger.size} cases, by closed forms of "
             f"{settings.draws} networks of {2 * settings.width} weights each; median error of "
             "attention against the larger of the other two, at residuals of "
             f"{', '.join(f'{size:g}' for size in settings.residuals)}: {told}",
-            id="000-ggn-solvable",
             criterion="the larger median of all three at every residual and scale of weights",
         )
     ]

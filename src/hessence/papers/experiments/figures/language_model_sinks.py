@@ -236,32 +236,26 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     shares = " → ".join(f"{share:.2f}" for share in np.median(attention, axis=0))
     return [
         Finding(
-            "the more prominent the attention sinks, the larger the outliers in the spectrum",
-            "000 §4.3, Fig 6",
+            "000-gpt-sinks",
             bool(rising.all()),
             f"{size}: with attention {shares}, all grow at each step in {rising.sum()} of {count}, "
             f"the sharpness in {top.sum()}; strongest sink against none: {_listed(rise)} times the "
             f"sharpness, {_listed(losses[:, -1] / losses[:, 0])} times the loss",
-            id="000-gpt-sinks",
             criterion=f"each of the largest {settings.outliers} eigenvalues grows at each step of "
             "the sink, in every model",
         ),
         Finding(
-            "larger attention sinks stretch the spectrum",
-            "000 Fig 6",
+            "000-gpt-stretch",
             bool(wider.all()),
             f"longer at each step in {wider.sum()} of {count}, in the end {_listed(stretch)} times "
             "as long",
-            id="000-gpt-stretch",
             criterion="from the smallest to the largest eigenvalue it is longer at each step of "
             "the sink, in every model",
         ),
         Finding(
-            "with attention sinks, many eigenvalues stay close to zero",
-            "000 §4.3",
+            "000-gpt-zero",
             bool(near.min() >= MANY),
             f"at least {near.min():.1%}",
-            id="000-gpt-zero",
             criterion=f"at least {MANY:.0%} of all eigenvalues are within {NEAR:.0%} of the "
             "sharpness without a sink, at every step and in every model",
         ),

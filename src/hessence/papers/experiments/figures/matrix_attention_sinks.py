@@ -182,12 +182,10 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     )
     return [
         Finding(
-            "eigenvalues repeat: a bulk in signed pairs, beside outliers that are all different",
-            "000 App D.1.1",
+            "000-matrix-bulk",
             regular and worst < 1e-5,
             f"{settings.dimension} pairs, {copies} times each; losses along eigenvectors curve as "
             f"the eigenvalues say to {worst:.0e} of the largest",
-            id="000-matrix-bulk",
             criterion="without a sink d pairs, d_K − 2d times each, and the loss's own second "
             "differences along eigenvectors within 1e-5 of the largest eigenvalue",
         ),
@@ -216,46 +214,38 @@ def _on_sinks(settings: Settings, records: list[Record]) -> list[Finding]:
     strong = f"a sink of {settings.largest_sink:g}"
     return [
         Finding(
-            "a strong sink makes the bulk vanish",
-            "000 Fig 9",
-            None if not len(kept) else kept.max() < GONE,
-            f"{strong} leaves at most {kept.max() if len(kept) else 1:.0e} of it in the "
+"000-sink-matrix-bulk",
+None if not len(kept) else kept.max() < GONE,
+f"{strong} leaves at most {kept.max() if len(kept) else 1:.0e} of it in the "
             f"{len(kept)} such networks; in all "
             + each([f"{len(part)}, {part.max():.0e}" for part in left])
             + "; first asked of every network at a sink of 10 and then of 40, which failed",
-            id="000-sink-matrix-bulk",
-            criterion=f"less than {GONE:g} of the bulk is left in every network in which the sink "
+criterion=f"less than {GONE:g} of the bulk is left in every network in which the sink "
             f"takes {FULL:.0%} of every token's attention or more",
-        ),
+),
         Finding(
-            "the larger the sink, the smaller the bulk",
-            "000 Fig 9",
-            None if not steps else wrong == 0,
-            f"the bulk grows at {wrong} of {steps} such steps; at weaker sinks it grows before it "
+"000-sink-steps",
+None if not steps else wrong == 0,
+f"the bulk grows at {wrong} of {steps} such steps; at weaker sinks it grows before it "
             f"shrinks in {early:.0%} of networks",
-            id="000-sink-steps",
-            criterion="at every step from sinks at which the first token has "
+criterion="at every step from sinks at which the first token has "
             f"{FULL:.0%} of every token's attention or more",
-        ),
+),
         Finding(
-            "a strong sink makes the largest outliers larger",
-            "000 Fig 9",
-            min(np.mean(part > 1) for part in grown) > 0.5,
-            f"{strong} makes λ_max larger in " + each(
+"000-sink-matrix-outliers",
+min(np.mean(part > 1) for part in grown) > 0.5,
+f"{strong} makes λ_max larger in " + each(
                 [f"{np.mean(part > 1):.0%}, by {np.median(part):.2f} in the median"
                  for part in grown]
             ),
-            id="000-sink-matrix-outliers",
-            criterion="in most networks of every setting",
-        ),
+criterion="in most networks of every setting",
+),
         Finding(
-            "the larger the sink, the larger the sharpness",
-            "000 Fig 9",
-            min(sharper) > 0.5,
-            "at every step in " + each([f"{part:.0%}" for part in sharper]),
-            id="000-sink-sharpness-steps",
-            criterion="at every step of the sweep in most networks of every setting",
-        ),
+"000-sink-sharpness-steps",
+min(sharper) > 0.5,
+"at every step in " + each([f"{part:.0%}" for part in sharper]),
+criterion="at every step of the sweep in most networks of every setting",
+),
     ]  # fmt: skip
 
 

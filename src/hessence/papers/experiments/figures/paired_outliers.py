@@ -254,13 +254,10 @@ def _reached(rows: list[Record]) -> str:
 def _on_the_pair(rows: list[Record]) -> Finding:
     off, apart = _medians(rows, "best", "mean"), _medians(rows, "second", "best")
     return Finding(
-        "with orthonormal weights and decorrelated data, one pair adds up to tr/D, orders of "
-        "magnitude closer than the next pair and the mean eigenvalue",
-        "000 §4.1, Fig 3a, 10",
+        "000-best-pair",
         off.max() < 1e-2 and apart.min() > 100,
         f"closest pair off by at most {off.max():.0e} mean eigenvalues, the second at least "
         f"{apart.min():.0e} times as far, {len(rows)} sizes and widths",
-        id="000-best-pair",
         criterion="off by less than a hundredth of the mean eigenvalue and the second more than "
         "100 times as far, medians at every size and width",
     )
@@ -282,11 +279,9 @@ def _on_closeness(
             f"{control.max():.2g} at {len(rows)} sizes and widths)"
         )
     return Finding(
-        f"a pair adds up to nearly tr/D with three inputs or more: {title}",
-        where,
+        claim,
         all(holds),
         f"{'; '.join(told)}{more}",
-        id=claim,
         criterion="within a mean eigenvalue, and ten other targets within a quarter of tr/D missed "
         "by at least twice as much, medians over networks, sizes and widths, D > 2"
         + ("" if decides is None else f"; {decides[0]} weights and {decides[1]} data decide"),
@@ -305,22 +300,18 @@ def _on_all(rows: list[Record]) -> list[Finding]:
     }
     return [
         Finding(
-            "beyond the assumptions there is no clear best pair: the second closest is close too",
-            "000 §4.1",
+            "000-no-best-pair",
             max(apart.values()) < 100,
             "the second is so many times as far: "
             + ", ".join(f"{name} {value:.1f}" for name, value in apart.items()),
-            id="000-no-best-pair",
             criterion="less than 100 times as far, median over networks, sizes and widths, D > 2, "
             "for every kind of network",
         ),
         Finding(
-            "the pair persists beyond the assumptions: other targets are missed by far more",
-            "000 §1 and §4.1",
+            "000-pair-persists",
             min(missed.values()) >= 2,
             "other targets are missed by so many times as much: "
             + ", ".join(f"{name} {value:.2f}" for name, value in missed.items()),
-            id="000-pair-persists",
             criterion="at least twice as much, median over networks, sizes and widths, D > 2, for "
             "every kind of network",
         ),

@@ -114,41 +114,33 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     rounding = f"less than {ROUNDING:g} of the largest eigenvalue"
     return [
         Finding(
-            "the spectrum is that of two linear networks, one for each cell",
-            "000 Thm 3.4, 001 Thm 4",
+            "000-T3.4 001-T4",
             worst < ROUNDING,
             f"largest deviation of all {2 * settings.width} eigenvalues from those of the Hessian "
             f"summed sample by sample {worst:.0e}, in {len(records)} networks",
-            id="000-T3.4 001-T4",
             criterion=f"eigenvalues deviate by {rounding}",
         ),
         Finding(
-            "each cell brings two outliers and a bulk in signed pairs, q − 1 and m − q − 1 of them",
-            "000 Thm 3.4, 001 Cor 5",
+            "001-C5",
             all(right) and worst < ROUNDING,
             f"so many in {sum(right)} of {len(right)} networks, whose eigenvalues are those of the "
             "summed Hessian",
-            id="001-C5",
             criterion=f"these numbers in every network, and eigenvalues deviate by {rounding}",
         ),
         Finding(
-            "the cell of the largest curvature dictates the largest eigenvalue",
-            "000 §3.2",
+            "000-relu-top",
             max(gaps) < ROUNDING,
             f"largest difference between the larger of both cells' outliers and λ_max of the "
             f"summed Hessian {max(gaps):.0e}",
-            id="000-relu-top",
             criterion=f"{rounding}",
         ),
         Finding(
-            "eigenvalues scale in proportion to the density of the cell",
-            "000 §3.2",
+            "000-density 001-density",
             None if middle is None else middle < PROPORTIONAL,
             "needs two shares"
             if middle is None
             else f"medians of the larger outliers lie within {middle:.1%} of proportionality, at "
             f"{len(set(settings.shares))} shares",
-            id="000-density 001-density",
             criterion=f"medians within {PROPORTIONAL:.0%} of proportionality",
         ),
     ]

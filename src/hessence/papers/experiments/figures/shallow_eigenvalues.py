@@ -102,22 +102,18 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     larger = [np.max(np.square(r["spectral_norms"])) / r["eigenvalues"][-1][0] for r in records]
     return [
         Finding(
-            "the formula becomes increasingly precise as training progresses",
-            "002 App B, Fig 4",
+            "002-closer",
             bool((ends < starts).all()),
             f"mean error of the top {settings.top} from {starts.mean():.2%} to {ends.mean():.4%}; "
             f"it falls in {falls.mean():.0%} of the intervals between looks",
-            id="002-closer",
             criterion=f"in every network the mean error of the top {settings.top} is less at the "
             "end than at the start",
         ),
         Finding(
-            "the sharpness is ‖W₁‖² + ‖W₂‖², not the larger of the two",
-            "002 eq 10",
+            "002-eq10",
             np.abs(np.subtract(sums, 1)).max() < 0.02,
             f"after training the sum is {min(sums):.3f} to {max(sums):.3f} times the sharpness, "
             f"the larger term {min(larger):.3f} to {max(larger):.3f} times",
-            id="002-eq10",
             criterion="the sum is within 2 % of the sharpness at the end",
         ),
     ]

@@ -266,11 +266,9 @@ def _on_products(name: str, sentence: str, where: str, rows: dict[str, list[Reco
         told.append(f"{NAMES[kind]}: most at {wins} of {len(own)}, mean {last:.2f}, best other "
                     f"quantity {best:.2f}".replace("-", "−"))  # fmt: skip
     return Finding(
-        sentence,
-        where,
+        name,
         bool(holds),
         "; ".join(told),
-        id=name,
         criterion="most of all layers and products without one, within a standard error, at more "
         "than half of the depths and sizes, and by more than 0.5 in the mean, trained, "
         f"{'in every parametrisation' if len(rows) > 1 else 'maximal update'}",
@@ -291,14 +289,11 @@ def _on_the_bound(rows: list[Record]) -> Finding:
     }  # fmt: skip
     ahead = [v >= b - _error(r, b) for v, b, r in zip(after, best, rows, strict=True)]
     return Finding(
-        "sharpness of trained deep linear networks follows the bound Σ_ℓ‖P_ℓΣ^½‖²‖S_ℓ‖² more than "
-        "any layer or product without one",
-        "000 §4.2, asked",
+        "A-000-depth",
         all(ahead),
         f"most at {sum(ahead)} of {len(rows)} depths, sizes and parametrisations; least over "
         f"depths: {listed(least)}; means {np.mean(after):.2f} trained and {np.mean(before):.2f} at "
         f"initialisation, where the best layer or product has {np.mean(best):.2f} trained",
-        id="A-000-depth",
         criterion="most of all quantities, within a standard error, at every depth, size and "
         "parametrisation, trained",
     )
@@ -318,11 +313,9 @@ def _on_frobenius(rows: list[Record]) -> Finding:
         for kind in dict.fromkeys(r["parametrisation"] for r in rows)
     }  # fmt: skip
     return Finding(
-        "in deep networks with ReLU single layers correlate more by their Frobenius norm",
-        "000 §4.2, Fig 22",
+        "000-relu-deep",
         all(row["frobenius"] > row["spectral"] for row in means.values()),
         "; ".join(f"{NAMES[kind]}: {listed(row)}" for kind, row in means.items()),
-        id="000-relu-deep",
         criterion="the best hidden matrix's Frobenius norm more than the best one's spectral norm, "
         "mean over depths above 2, in every parametrisation, trained",
     )

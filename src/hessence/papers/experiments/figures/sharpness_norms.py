@@ -202,11 +202,9 @@ def _on_norms(records: list[Record]) -> list[Finding]:
     }
     found = [
         Finding(
-            "sharpness of trained networks correlates most with the squared spectral norm",
-            "000 §4.2, Fig 4, 14",
+            "000-spectral-norm",
             all(max(row, key=lambda n: row[n]) == "spectral" for row in after.values()),
             f"trained, {_told(after)}",
-            id="000-spectral-norm",
             criterion="most of the three norms in every parametrisation: the better layer's "
             "correlation, mean over D > 1",
         )
@@ -214,11 +212,9 @@ def _on_norms(records: list[Record]) -> list[Finding]:
     if pairs:
         found.append(
             Finding(
-                "this shows most in trained networks",
-                "000 §4.2",
+                "000-spectral-trained",
                 all(row["trained"] > row["before"] for row in pairs.values()),
                 f"spectral norm, {_told(pairs)}",
-                id="000-spectral-trained",
                 criterion="more after training than before in the standard and the maximal-update "
                 "parametrisation: the better layer's correlation, mean over D > 1",
             )
@@ -235,19 +231,15 @@ def _on_trace(records: list[Record]) -> list[Finding]:
     )
     return [
         Finding(
-            "the trace correlates most with the squared Frobenius norm",
-            "000 App D.4, Fig 26",
+            "000-trace-norms",
             all(max(row, key=lambda n: row[n]) == "frobenius" for row in rows),
             evidence,
-            id="000-trace-norms",
             criterion=f"most of the three norms{tail}",
         ),
         Finding(
-            "the trace correlates strongly with all norms",
-            "000 App D.4, Fig 26",
+            "000-trace-all",
             min(min(row.values()) for row in rows) > 0.5,
             evidence,
-            id="000-trace-all",
             criterion=f"by more than 0.5{tail}",
         ),
     ]
@@ -260,13 +252,11 @@ def _on_the_start(small: list[Record]) -> Finding:
         if kind != "ntk"
     }
     return Finding(
-        "at initialisation and small D the first, larger matrix drives the sharpness",
-        "000 App D.3.3",
+        "000-larger-drives",
         all(
             first > 0.5 and first > second for first, second in (m.values() for m in means.values())
         ),
         f"at initialisation, {_told(means)}",
-        id="000-larger-drives",
         criterion="the first layer by more than 0.5 and more than the second, mean over D ≤ m/10, "
         "standard and maximal update",
     )
@@ -283,14 +273,12 @@ def _on_alignment(settings: Settings, records: list[Record]) -> list[Finding]:
         return []
     return [
         Finding(
-            "where layers start alike, sharpness correlates more with alignment than with norms",
-            "000 App D.3.3, Fig 15",
+            "000-alignment",
             all(
                 max(row[n] for n in ALIGNED) > max(row[n] for n in SPECTRAL)
                 for row in means.values()
             ),
             f"at initialisation, {_told(means)}",
-            id="000-alignment",
             criterion="the best alignment more than the better layer's squared spectral norm: mean "
             "over all D (neural tangent) or D ≥ m/2 (standard, maximal update)",
         )
@@ -305,20 +293,18 @@ def _on_drivers(settings: Settings, kind: str, own: list[Record]) -> Finding:
         for name, rows in (("D < m/2", rest), ("D ≥ m/2", large))
         if rows
     }
-    name, sentence, criterion = {
-        "standard": ("000-second-standard", "the second matrix drives the sharpness: standard",
+    name, criterion = {
+        "standard": ("000-second-standard",
                      "the second layer's squared spectral norm more than the first's"),
-        "ntk": ("000-both-ntk", "both matrices correlate well with sharpness: neural tangent",
+        "ntk": ("000-both-ntk",
                 "both layers' squared spectral norms by more than 0.5"),
-        "mup": ("000-first-mup", "the first matrix drives the sharpness: maximal update",
+        "mup": ("000-first-mup",
                 "the first layer's squared spectral norm more than the second's"),
     }[kind]  # fmt: skip
     return Finding(
-        f"trained, {sentence}",
-        "000 App D.3.3",
+        name,
         all(_drives(kind, *(means[n] for n in SPECTRAL)) for means in halves.values()),
         f"trained, {_told(halves)}",
-        id=name,
         criterion=f"{criterion}, for D below and from half of the width on",
     )
 
@@ -339,14 +325,11 @@ def _on_blocks(records: list[Record]) -> Finding:
     low, middle, high = np.nanquantile(ratios["blocks"], (0.05, 0.5, 0.95))
     means = mean_correlations(records, "trained", "sharpness", ["blocks", "sum"])
     return Finding(
-        "the larger of the two diagonal blocks is the sharpness, cross-layer blocks being "
-        "negligible",
-        "000 App D.3.3",
+        "000-block-dominant",
         middle < 1.05,
         f"trained, the sharpness is {middle:.2f} times theirs in the median, {low:.2f} to "
         f"{high:.2f} in 90 % of the networks, and {np.nanmedian(ratios['sum']):.2f} times the sum "
         f"of both; mean correlations {listed(means)}",
-        id="000-block-dominant",
         criterion="within five per cent in the median",
     )
 

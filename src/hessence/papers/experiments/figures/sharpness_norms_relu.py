@@ -84,19 +84,15 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     tail = "in every parametrisation, before and after training, mean over D > 1"
     return [
         Finding(
-            "sharpness of two layers with ReLU correlates most with the squared Frobenius norm",
-            "000 §4.2, Fig 16",
+            "000-relu-frobenius",
             all(max(row, key=lambda norm: row[norm]) == "frobenius" for row in best.values()),
             f"better layer, {'; '.join(f'{name}: {listed(row)}' for name, row in best.items())}",
-            id="000-relu-frobenius",
             criterion=f"most of the three norms, better layer, {tail}",
         ),
         Finding(
-            "sharpness correlates with the first matrix's squared spectral norm by 0.25 to 0.75",
-            "000 §4.2, Fig 16",
+            "000-relu-range",
             all(0.25 <= value <= 0.75 for value in first.values()),
             listed(first),
-            id="000-relu-range",
             criterion=f"0.25 to 0.75 {tail}",
         ),
         on_training(settings, records),

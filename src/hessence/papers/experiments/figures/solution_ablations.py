@@ -164,12 +164,9 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
         rises, told = _rises(settings, rows["kaiming"])
         found.append(
             Finding(
-                "without balance the prediction stays intact: sharpness rises with the largest "
-                "class's share",
-                "002 §5, Fig 2b",
+                "002-unbalanced",
                 rises,
                 f"{told}; {_off(rows['kaiming'])}",
-                id="002-unbalanced",
                 criterion=EVERY_DRAW,
             )
         )
@@ -192,20 +189,16 @@ def _on_raw(settings: Settings, rows: list[Record]) -> list[Finding]:
     mixed, told = _varies(settings, rows)
     return [
         Finding(
-            "without whitening, the prediction breaks down",
-            "002 §5, Fig 2a",
+            "002-raw",
             np.median(_gaps(rows)) > 0.5,
             _off(rows),
-            id="002-raw",
             criterion="off L α^(1 − 1/L) by more than 50 % in the median",
             searched=start,
         ),
         Finding(
-            "without whitening, sharpness varies inconsistently with the largest class's share",
-            "002 §5, Fig 2a",
+            "002-raw-share",
             mixed,
             told,
-            id="002-raw-share",
             criterion="on every data set, mean sharpness both rises and falls along the shares",
             searched=start,
         ),
@@ -217,13 +210,10 @@ def _on_tanh(settings: Settings, arms: dict[Arm, list[Record]]) -> Finding:
     each = {arm: _rises(settings, rows) for arm, rows in arms.items()}
     rises = [up for up, _ in each.values()]
     return Finding(
-        "with tanh sharpness differs slightly from the prediction, and rises with the share all "
-        "the same",
-        "002 §5, Fig 2c",
+        "002-tanh",
         None if None in rises else near and all(rises),
         "; ".join(f"{TITLES[arm]}: {told}, {_off(arms[arm])}" for arm, (_, told) in each.items())
         + ". The caption has networks start without balance, the appendix with it",
-        id="002-tanh",
         criterion=f"off L α^(1 − 1/L) by less than 30 % in the median, and {EVERY_DRAW}, from both "
         "starts",
     )

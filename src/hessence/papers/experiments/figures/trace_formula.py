@@ -107,21 +107,17 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     highest = max(record["loss"][0] for record in records)
     return [
         Finding(
-            "the formula gives the trace of the Hessian all along training",
-            "002 eq 7, Fig 3",
+            "002-eq7",
             np.abs(plain).max() < 4 and np.abs(better).max() < 5,
             f"Hutchinson within {np.abs(plain).max():.1f} standard errors ({off.max():.2%}), "
             f"XTrace within {np.abs(better).max():.1f} ({sharper.max():.2%})",
-            id="002-eq7",
             criterion="Hutchinson within 4 standard errors, XTrace within 5, at every look",
         ),
         Finding(
-            "the formula holds early in training too, when the loss is high",
-            "002 §2.2",
+            "002-high-loss",
             early.max() < 0.02,
             f"{early.max():.2%} off at the start, at a loss of {highest:.2f}; "
             "it is exact at any loss, since the functional part has no diagonal blocks",
-            id="002-high-loss",
             criterion="Hutchinson's estimate within 2 % at the start",
         ),
         _on_flattening(records),
@@ -141,13 +137,11 @@ def _on_flattening(records: list[Record]) -> Finding:
         for name, key in (("sharpness", "sharpness"), ("trace", "formula"), ("weights", "norm"))
     )
     return Finding(
-        "the sharpness decreases early in training, since the norm of the weights does",
-        "002 §3, of other work",
+        "002-flattening",
         min(falls) > FLAT and min(deepest["norm"]) > 0,
         f"deepest fall below the start: {told}. Were any fall "
         f"enough, {any_fall} of {len(falls)} would show it; by the end the trace has grown by "
         + ", ".join(f"{r['formula'][-1] / r['formula'][0] - 1:.0%}" for r in records),
-        id="002-flattening",
         criterion=f"in every network sharpness falls by more than {FLAT:.0%} below its start, and "
         "the norm of the weights falls",
     )

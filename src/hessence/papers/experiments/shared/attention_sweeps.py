@@ -30,38 +30,30 @@ def findings(settings: Any, records: list[Record]) -> list[Finding]:
     below_printed, _ = _condition_bounds(records, "condition_printed")
     return [
         Finding(
-            "the spectrum is a bulk ±γ, d_K − 1 times each, and three outliers",
-            "000 Thm 3.5",
+            "000-T3.5-eigenvalues",
             copies and worst < 1e-5,
             f"at d_K = {settings.keys} losses along eigenvectors curve as the eigenvalues say to "
             f"{worst:.0e} of the largest",
-            id="000-T3.5-eigenvalues",
             criterion="these multiplicities, and the loss's own second differences along "
             "eigenvectors within 1e-5 of the largest eigenvalue",
         ),
         Finding(
-            "the outliers lie within tr/3 ± ξ, with ξ as printed",
-            "000 Thm 3.5",
+            "000-T3.5-bounds",
             printed == 0,
             f"not so in {printed} of {count} networks",
-            id="000-T3.5-bounds",
             criterion="in all networks",
         ),
         Finding(
-            "the condition number is at least (2 tr + 3ξ)/(6 abs(γ)), with ξ as printed",
-            "000 Rem 3.1",
+            "000-R3.1",
             below_printed == 0,
             f"not so in {below_printed} of {count} networks",
-            id="000-R3.1",
             criterion="in all networks",
         ),
         Finding(
-            "with squared norms in ξ both bounds hold",
-            "000 Thm 3.5 and Rem 3.1, corrected",
+            "000-T3.5-corrected",
             corrected == 0 and below == 0,
             f"outliers are beyond in {corrected} of {count} networks, the condition number in "
             f"{below}, whose bound is {close:.2f} of it in the median",
-            id="000-T3.5-corrected",
             criterion="in all networks",
         ),
         *_on_keys(settings, rows_of(records, "keys")),
@@ -96,33 +88,27 @@ def _on_keys(settings: Any, rows: list[Record]) -> list[Finding]:
     ends = f"norm {sizes[-1]:g} than at {sizes[first]:g}"
     return [
         Finding(
-            "query and key weights leave the bulk as it is",
-            "000 §3.3, Fig 2a",
+            "000-steady-bulk",
             None if short.sum() < 2 else moved[short].max() < STEADY,
             f"off by {moved[short].max():.0%} up to norm {sizes[short].max():g}, by "
             f"{moved[-1]:.0%} at some norm up to {sizes[-1]:g}, within {STEADY:.0%} up to norm "
             f"{sizes[np.sum(moved < STEADY) - 1]:g}; the bulk moves by {beside:.1%} of what the "
             "sharpness moves by; first asked of all norms, which failed",
-            id="000-steady-bulk",
             criterion=f"in the median network within {STEADY:.0%} of itself as long as "
             f"‖w_Q‖‖w_K‖ ≤ d_K/{1 / SHORT:.0f}",
         ),
         Finding(
-            "the largest eigenvalue grows with the query and key weights",
-            "000 §3.3, Fig 2a",
+            "000-growing-outlier",
             np.mean(rise > 1) > 0.5,
             f"in {np.mean(rise > 1):.0%} of {len(rows)} networks, by a factor of "
             f"{np.median(rise):.1f} in the median; at every point of the sweep, as first asked, in "
             f"{sharper:.0%}",
-            id="000-growing-outlier",
             criterion=f"larger at {ends} in most networks",
         ),
         Finding(
-            "the condition number is monotonic in the query and key weights",
-            "000 §3.3",
+            "000-monotonic",
             rising == 1,
             f"in {rising:.0%} of {len(rows)} networks; larger at {ends} in {final:.0%}",
-            id="000-monotonic",
             criterion="grows at every point of the sweep in every network",
         ),
     ]
@@ -144,12 +130,10 @@ def _on_values(settings: Any, rows: list[Record]) -> Finding:
     )
     sizes = sizes_of(settings, "value")
     return Finding(
-        "the value weight moves bulk and outliers, and the condition number is not monotonic in it",
-        "000 §3.3, Fig 2b",
+        "000-value",
         bool(one_way < 0.5 and min(moved) > np.log(1 + STEADY)),
         f"monotonic in {one_way:.0%} of {len(rows)} networks; between w_V = {sizes[1]:g} and "
         f"{sizes[-1]:g} eigenvalues change by factors of, in the median: {told}",
-        id="000-value",
         criterion=f"bulk and all three outliers change by more than {STEADY:.0%} in the median "
         "network, and the condition number is not monotonic in most",
         searched="the range of w_V, which the paper does not tell: up to 3 the largest outlier "
@@ -173,44 +157,36 @@ def _on_sinks(settings: Any, records: list[Record]) -> list[Finding]:
     steps, rises, before = np.sum(risen, axis=0)
     return [
         Finding(
-            "a strong sink shrinks the bulk",
-            "000 §3.3, Fig 2c",
-            max(part.max() for part in left) < GONE,
-            f"a sink of {settings.largest_sink:g} leaves at most "
+"000-sink-bulk",
+max(part.max() for part in left) < GONE,
+f"a sink of {settings.largest_sink:g} leaves at most "
             + ", ".join(f"{part.max():.0e} of it ({kind})"
                         for part, kind in zip(left, kinds, strict=True)),
-            id="000-sink-bulk",
-            criterion=f"less than {GONE:g} of the bulk is left in every network",
-        ),
+criterion=f"less than {GONE:g} of the bulk is left in every network",
+),
         Finding(
-            "the larger the sink, the smaller the bulk",
-            "000 §3.3, Fig 2c",
-            None if not steps else rises == 0,
-            f"the bulk grows at {rises:.0f} of {steps:.0f} such steps; at weaker sinks it grows "
+"000-sink-steps",
+None if not steps else rises == 0,
+f"the bulk grows at {rises:.0f} of {steps:.0f} such steps; at weaker sinks it grows "
             f"before it shrinks in {before / 2:.0%} of networks",
-            id="000-sink-steps",
-            criterion=f"at every step of the sweep from sinks at which the first token has "
+criterion=f"at every step of the sweep from sinks at which the first token has "
             f"{FULL:.0%} of the attention or more",
-        ),
+),
         Finding(
-            "a strong sink makes λ_max larger",
-            "000 §3.3, Fig 2c",
-            np.mean(grown[1] > 1) > 0.5,
-            "; ".join(f"in {np.mean(part > 1):.0%}, by a factor of {np.median(part):.1f} in the "
+"000-sink-sharpness",
+np.mean(grown[1] > 1) > 0.5,
+"; ".join(f"in {np.mean(part > 1):.0%}, by a factor of {np.median(part):.1f} in the "
                       f"median ({kind})" for part, kind in zip(grown, kinds, strict=True)),
-            id="000-sink-sharpness",
-            criterion=f"in most networks with first tokens {settings.massive:g} times larger, at a "
+criterion=f"in most networks with first tokens {settings.massive:g} times larger, at a "
             f"sink of {settings.largest_sink:g}",
-        ),
+),
         Finding(
-            "a strong sink makes the condition number larger",
-            "000 §3.3, Fig 2c",
-            min(np.mean(part > 1) for part in conditions) > 0.5,
-            "; ".join(f"in {np.mean(part > 1):.0%}, by a factor of {np.median(part):.0e} in the "
+"000-sink-condition",
+min(np.mean(part > 1) for part in conditions) > 0.5,
+"; ".join(f"in {np.mean(part > 1):.0%}, by a factor of {np.median(part):.0e} in the "
                       f"median ({kind})" for part, kind in zip(conditions, kinds, strict=True)),
-            id="000-sink-condition",
-            criterion=f"in most networks, at a sink of {settings.largest_sink:g}",
-        ),
+criterion=f"in most networks, at a sink of {settings.largest_sink:g}",
+),
     ]  # fmt: skip
 
 

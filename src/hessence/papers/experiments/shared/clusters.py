@@ -79,44 +79,35 @@ def looks(rows: Sequence[Record], name: str, place: int, stop: int, dominant: in
 
 def on_linear(seen: Looks, dense_gap: float) -> list[Finding]:
     """Judge Theorem 3.5, Corollary 3.6 and Figure 2."""
-    where = "004 Thm 3.5, Cor 3.6, Fig 2"
     ratios = ", ".join(f"{d}: {r:.3f}" for d, r in zip(seen.depths, seen.ratios, strict=True))
     several = len(seen.depths) > 1
     return [
         Finding(
-            f"linear: {seen.dominant} dominant eigenvalues and a bulk, cleanly apart",
-            where,
+            "004-T3.5",
             seen.splits and dense_gap < DENSE,
             f"the widest gap comes after {seen.dominant} eigenvalues in {seen.apart:.0%} of "
             f"{len(seen.counts)} networks; the least dominant one is at least "
             f"{min(seen.gaps):.2f} times the bulk's largest; dense Hessians of networks whose "
             f"weights were all trained have the same eigenvalues, {dense_gap:.0e} off at most",
-            id="004-T3.5",
             criterion="the widest gap comes after r² eigenvalues in every network, and dense "
             f"Hessians by autodiff agree to {DENSE:.0e}",
         ),
         Finding(
-            "linear: the ratio of the clusters is the depth",
-            where,
+            "004-ratio 004-C3.6",
             seen.off < 0.02,
             f"ratio by depth: {ratios}; {seen.off:.1%} off at most",
-            id="004-ratio 004-C3.6",
             criterion="within 2 % at every depth",
         ),
         Finding(
-            "linear: the bulk stays nearly the same at all depths",
-            "004 §4, Fig 2",
+            "004-bulk",
             seen.spread < 1.5 if several else None,
             f"mean of the bulk from {seen.bulk.min():.3g} to {seen.bulk.max():.3g}",
-            id="004-bulk",
             criterion="its mean changes by less than a factor of 1.5",
         ),
         Finding(
-            "linear: training converges",
-            "004 §4, Fig 2",
+            "004-converges",
             seen.left.max() < 1e-6,
             f"{seen.left.max():.0e} of the loss is left at most",
-            id="004-converges",
             criterion="less than 1e-6 of the loss is left in every network",
         ),
     ]
@@ -128,7 +119,6 @@ def on_activated(seen: Sequence[Looks], others: Sequence[Looks]) -> list[Finding
         "the activation, whose name is missing in the paper's text, where it stands, and the "
         "number of steps, which the paper does not tell: one that shows it is enough"
     )
-    where = "004 §4, Fig 3"
 
     def told(text: Callable[[Looks], str]) -> str:
         stops = " and ".join(str(stop) for stop in dict.fromkeys(each.stop for each in seen))
@@ -141,42 +131,34 @@ def on_activated(seen: Sequence[Looks], others: Sequence[Looks]) -> list[Finding
     several = len(seen[0].depths) > 2
     return [
         Finding(
-            "with an activation the non-zero spectrum still splits into two clusters",
-            where,
+            "004-activation-split",
             any(each.splits for each in seen),
             told(lambda s: f"{s.apart:.0%}") + f" of {len(seen[0].counts)} networks each",
-            id="004-activation-split",
             criterion="the widest gap comes after r² eigenvalues in every network",
             searched=searched,
         ),
         Finding(
-            "with an activation the ratio of the clusters is the depth",
-            where,
+            "004-activation",
             any(each.off < 0.25 for each in seen),
             told(lambda s: f"{s.off:.0%}") + ", off at most",
-            id="004-activation",
             criterion="within 25 % at every depth",
             searched=searched,
         ),
         Finding(
-            "with an activation the ratio grows linearly, while the bulk stays nearly constant",
-            where,
+            "004-activation-bulk",
             any(s.line > 0.98 and s.spread < 1.5 for s in seen) if several else None,
             told(lambda s: f"{s.line:.2f} ({s.spread:.2f})")
             + "; correlation of ratio and depth (factor by which the bulk changes)"
             if several
             else "needs three depths",
-            id="004-activation-bulk",
             criterion="a correlation of ratio and depth above 0.98, and means of the bulk within a "
             "factor of 1.5",
             searched=searched,
         ),
         Finding(
-            "with an activation training converges",
-            where,
+            "004-activation-converges",
             any(each.left.max() < 0.1 for each in seen),
             told(lambda s: f"{s.left.max():.1e}") + " of the loss left, at most",
-            id="004-activation-converges",
             criterion="less than a tenth of the loss is left in every network",
             searched=searched,
         ),

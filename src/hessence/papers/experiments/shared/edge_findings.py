@@ -42,16 +42,14 @@ def _sharpening(settings: Any, row: Record) -> list[Finding]:
     share = up / max(int(np.sum(row["crossing"])), 1)
     return [
         Finding(
-            "the sharpness rises to 2/η from the start of training",
-            FIGURE,
-            bool(sharpens > TYPICAL),
-            f"from {np.median(starts):.2f} of 2/η to above it in {sharpens:.0%} of {len(starts)} "
+"000-sharpening",
+bool(sharpens > TYPICAL),
+f"from {np.median(starts):.2f} of 2/η to above it in {sharpens:.0%} of {len(starts)} "
             f"networks, after {steps:.0f} steps in the median; it grows at {share:.0%} of the "
             "steps on the way",
-            id="000-sharpening",
-            criterion=f"below 2/η at first and above it later in more than {TYPICAL:.0%} of "
+criterion=f"below 2/η at first and above it later in more than {TYPICAL:.0%} of "
             "networks",
-        ),
+),
         _growing(row, ("trace",), "000-sharpening-trace",
                  "while the sharpness rises, so does the trace"),
         _growing(row, ("value", "query", "key"), "000-sharpening-weights",
@@ -73,11 +71,9 @@ def _growing(
         shares.append(both / up if up else float("nan"))
         told.append(f"{each} at {shares[-1]:.0%}")
     return Finding(
-        claim,
-        FIGURE,
+        name,
         None if np.isnan(shares).any() else min(shares) > TYPICAL,
         f"of {up} steps up to 2/η at which the sharpness rises: {', '.join(told)}{reason}",
-        id=name,
         criterion=f"grows at more than {TYPICAL:.0%} of the steps up to 2/η at which the "
         "sharpness grows",
     )
@@ -96,61 +92,49 @@ def _at_the_edge(settings: Any, row: Record, records: list[Record]) -> list[Find
     late = f"over the last 100 steps less than {FALL:.0%} of that over the first 100 behind 2/η"
     return [
         Finding(
-            "the sharpness then oscillates around 2/η",
-            FIGURE,
+            "000-edge",
             bool(np.mean(edge) > TYPICAL),
             f"to the end in {np.mean(edge):.0%} of {len(edge)} networks; in most networks for "
             f"{there} of {len(on_map)} pairs of tokens on a grid too",
-            id="000-edge",
             criterion=f"on both sides of 2/η in the last quarter of {settings.steps} steps, in "
             f"more than {TYPICAL:.0%} of networks",
             searched=SEARCHED,
         ),
         Finding(
-            "the loss goes on falling at the edge of stability",
-            "000 App D.5",
+            "000-edge-loss",
             _most(fall < FALL),
             f"in {_share(fall < FALL)} of networks, late over early {_middle(fall)} in the median"
             + _elsewhere(records, row, "fall"),
-            id="000-edge-loss",
             criterion=f"in most networks the mean loss {late}",
             searched=SEARCHED,
         ),
         Finding(
-            "the oscillations become smaller with time",
-            "000 App D.5",
+            "000-edge-swing",
             _most(swing < FALL),
             f"in {_share(swing < FALL)} of networks, late over early {_middle(swing)} in the median"
             + _elsewhere(records, row, "swing"),
-            id="000-edge-swing",
             criterion=f"in most networks the mean step of the sharpness {late}",
             searched=SEARCHED,
         ),
         Finding(
-            "sharpness and trace oscillate in opposite phases",
-            FIGURE,
+            "000-edge-phases",
             None if not edge.any() else bool(np.median(opposite) < -TYPICAL),
             f"correlation {_middle(opposite)}".replace("-", "−"),
-            id="000-edge-phases",
             criterion=f"correlation of their steps behind 2/η below {-TYPICAL:g} in the median",
         ),
         Finding(
-            "the oscillations are driven by the terms that make up ξ",
-            "000 App D.5",
+            "000-edge-driven",
             None if not edge.any() else bool(np.median(driven) > TYPICAL and np.median(moved) > 1),
             f"correlation {_middle(driven)}, and the steps of ξ are {_middle(moved, '.1f')} times "
             "those of tr/3, which go the other way",
-            id="000-edge-driven",
             criterion="the sharpness is within tr/3 + ξ/2 and tr/3 + ξ: correlation of its steps "
             f"with those of ξ above {TYPICAL:g} in the median, and larger steps of ξ than of tr/3",
         ),
         Finding(
-            "their amplitude falls as the norm of the residual does",
-            FIGURE,
+            "000-edge-amplitude",
             None if np.isnan(both).any() or not edge.any() else _most(alike),
             f"in {_share(alike)} of networks; {_middle(both[:, 0])} of the swing and "
             f"{_middle(both[:, 1])} of the residual are left in the median",
-            id="000-edge-amplitude",
             criterion="in most networks both fall to less than 95 % of what they were 100 steps "
             f"behind 2/η, and their ratio changes by less than a factor of {np.exp(TOGETHER):.2f}",
             searched=SEARCHED,
@@ -191,23 +175,19 @@ def _why(settings: Any, records: list[Record]) -> list[Finding]:
     ends = [r["first"] for r, last in zip(sweep, lasting, strict=True) if last]
     return [
         Finding(
-            "both phenomena show for a range of learning rates around η",
-            "000 App D.2",
+            "000-edge-rates",
             both,
             f"at rates {', '.join(f'{r:g}' for r in seen)} of "
             f"{', '.join(f'{r:g}' for r in settings.all_rates)}",
-            id="000-edge-rates",
             criterion=f"most networks pass 2/η {OFTEN} times or more and do not diverge, at rates "
             f"below and above {settings.rate:g}",
         ),
         Finding(
-            "swings last if and only if the flattest minimum is sharper than 2/η",
-            "not claimed; asked in 000 App D.5",
+            "A-000-edge",
             bool((predicted == lasting).all()) if settings.steps >= 500 else None,
             f"{int(np.sum(predicted == lasting))} of {len(sweep)} pairs of tokens (a, −a) as "
             f"predicted; swings last from a = {min(ends, default=float('nan')):.3f} on, the "
             f"flattest minimum is sharper than 2/η from a = {threshold(sweep):.4f} on",
-            id="A-000-edge",
             criterion=f"after {settings.steps} steps most networks swing by more than "
             f"{SETTLED:.0%} of 2/η exactly where it is",
         ),
