@@ -154,7 +154,7 @@ def draw_formulas(settings: Settings, records: list[Record], figure: Any) -> Non
 def draw_trained(settings: Settings, records: list[Record], figure: Any) -> None:
     """Trained networks are the sharper, the larger one class is; inputs count as well as labels."""
     columns = len(settings.data)
-    figure.set_size_inches(max(3.2 * columns, 5), 3.8)
+    figure.set_size_inches(max(3.2 * columns, 6.4), 3.8)
     axes = figure.subplots(1, columns, squeeze=False, sharey=True)[0]
     for ax, data in zip(axes, settings.data, strict=True):
         draw_shares(ax, settings, [row for row in _trained(records) if row["data"] == data])

@@ -208,7 +208,7 @@ def draw_linear(settings: Settings, records: list[Record], figure: Any) -> None:
     for ax, depth, colour in zip(axes, settings.shown, COLOURS, strict=False):
         _draw_paths(ax, settings, rows[depth])
         ax.set_title(f"depth {depth}")
-        ax.legend(loc="upper left", fontsize=8)
+        ax.legend(loc="center right", bbox_to_anchor=(1, 0.7), fontsize=8)
         steps = np.asarray(rows[depth]["steps"]) + 1
         for i, losses in enumerate(rows[depth]["losses"]):
             loss.loglog(steps, np.maximum(losses, 1e-30), color=colour,
