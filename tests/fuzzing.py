@@ -111,12 +111,12 @@ class Formats:
         folder = self.folder / "out" / "a"
         folder.mkdir(parents=True)
         (folder / "figure.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-        finding = {"claim": "c", "where": "000", "holds": True, "evidence": "e", "id": "000-a",
-                   "criterion": "k", "searched": ""}  # fmt: skip
+        finding = {"id": "000-a", "holds": True, "evidence": "e", "criterion": "k", "searched": ""}
         stated = {"experiment": "a", "title": "t", "figures": ["000 F1"], "shows": "s",
-                  "pictures": ["figure"], "findings": [finding]}  # fmt: skip
+                  "pictures": ["figure"], "captions": ["c"], "findings": [finding]}  # fmt: skip
         described = {"preset": "quick", "seed": 0, "tasks": 1, "seconds": 1.0, "changed": {},
-                     "settings": {"a": 1}, "command": "hessence reproduce a"}  # fmt: skip
+                     "settings": {"a": 1}, "command": "hessence reproduce a",
+                     "date": "2026-01-31", "machine": "m"}  # fmt: skip
         (folder / "findings.json").write_text(json.dumps(stated))
         (folder / "settings.json").write_text(json.dumps(described))
 

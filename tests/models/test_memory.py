@@ -352,7 +352,7 @@ def test_sizes_of_graphs_are_worked_out_once_for_each_batch(monkeypatch):
 
 
 def test_graphs_within_less_memory_are_cut_into_more_chunks(monkeypatch):
-    monkeypatch.setattr("hessence.models._graph_memory.LEAST_CHUNK_BYTES", 1.0)
+    monkeypatch.setattr("hessence.models.batch_parts.LEAST_CHUNK_BYTES", 1.0)
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.GELU(), torch.nn.Linear(50, 2))
     G = hs.ggn(model, (torch.randn(200, 20), torch.randn(200, 2)))
