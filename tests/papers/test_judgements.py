@@ -7,8 +7,19 @@ from hessence.papers.claims.protocol import Claim, Verdict
 from hessence.papers.experiments import Finding
 from hessence.papers.experiments.catalogue import all_experiments
 from hessence.papers.items import all_items
-from hessence.papers.judgements import judge_claim
+from hessence.papers.judgements import CHECK, Evidence, Judgement, from_runs, judge_claim
 from hessence.papers.recorded import Run, as_text, merged, recorded_runs
+from tests.papers.claims.test_claims import VERDICTS
+
+
+def known_judgement(claim):
+    """Return the judgement that the table of known verdicts and the recorded runs make."""
+    pieces = from_runs(claim.id)
+    if claim.check is not None:
+        word = VERDICTS[claim.id]
+        condition = word.removeprefix("holds if ") if word.startswith("holds if ") else None
+        pieces = (Evidence(CHECK, word != "fails", "", "", condition), *pieces)
+    return Judgement(claim, pieces)
 
 
 def run_with(preset, *findings, experiment="relu-cells", seconds=1.0):
@@ -75,6 +86,25 @@ def test_the_record_is_read_as_it_was_written(tmp_path, monkeypatch):
     monkeypatch.setattr("hessence.papers.recorded.FILE", tmp_path / "recorded.json")
     (tmp_path / "recorded.json").write_text(as_text([run]), encoding="utf-8")
     assert recorded_runs.__wrapped__() == (run,)
+
+
+def test_recorded_runs_are_of_the_library_and_name_its_statements():
+    runs = recorded_runs()
+    assert {run.experiment for run in runs if run.preset == "quick"} == set(all_experiments())
+    named = {name for run in runs for found in run.findings for name in found.ids}
+    assert named <= set(all_claims())
+    assert all(found.criterion for run in runs for found in run.findings)
+    for run in runs:
+        assert list(run.captions) == list(all_experiments()[run.experiment].pictures)
+        assert all(caption.endswith(".") and " " in caption for caption in run.captions.values())
+
+
+@pytest.mark.parametrize("name", all_claims())
+def test_differences_are_explained_and_nothing_else(name):
+    claim = all_claims()[name]
+    judgement = known_judgement(claim)
+    assert judgement.evidence
+    assert bool(claim.differs) == judgement.disagree
 
 
 def test_every_item_is_judged_by_entries_that_exist():

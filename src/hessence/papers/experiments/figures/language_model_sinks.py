@@ -188,12 +188,12 @@ def draw_densities(settings: Settings, records: list[Record], figure: Any) -> No
         ax.plot(outliers, np.full(len(outliers), 2 * floor), "|", color="black", markersize=8)
         bias = f"bias {first['sink'][level]:.1f}" if level else "no bias"
         told = f"attention {first['attention'][level]:.2f} to the first token, {bias}"
-        ax.text(0.01, 0.9, told, transform=ax.transAxes, va="top", color=colour)
+        ax.set_title(told, loc="left", fontsize=10, color=colour)
         ax.axvline(outliers[0], color=colour, linestyle=":", linewidth=1)
     axes[0].set_yscale("log")
     axes[0].set_ylim(bottom=floor)
-    axes[0].set_title(f"{first['parameters']:,} eigenvalues, smoothed by {width:.2g}; marks: the "
-                      f"largest {settings.outliers}", fontsize=10)  # fmt: skip
+    figure.suptitle(f"{first['parameters']:,} eigenvalues, smoothed by {width:.2g}; marks: the "
+                    f"largest {settings.outliers}", fontsize=10)  # fmt: skip
     figure.supylabel("density", fontsize=10)
     axes[-1].set_xlabel("eigenvalue")
 
