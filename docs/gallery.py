@@ -78,8 +78,8 @@ def main(folders: Sequence[Path], home: Path = HOME, record: Path = FILE) -> Non
             path.unlink()
     with one_thread():
         judged = {name: judge_claim(claim, runs) for name, claim in all_claims().items()}
-    write(home / "gallery.md", gallery(runs, judged))
-    write(home / "papers.md", table(runs, judged))
+    for name, parts in (("gallery", gallery(runs, judged)), ("papers", table(runs, judged))):
+        (home / f"{name}.md").write_text(joined(parts), encoding="utf-8")
 
 
 def gallery(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
@@ -134,8 +134,9 @@ def table(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
     partial = sum(bool(item.reason) for item in all_items())
     words = [verdict(item, judged) for item in all_items()]
     summary = (
-        f"{words.count('holds')} hold, {words.count('holds in part')} hold in part or on a "
-        f"condition, {words.count('fails')} fail, {words.count('cannot tell')} cannot be told. "
+        f"{words.count('holds')} hold, {words.count('on a condition')} hold on a condition, "
+        f"{words.count('in part')} in part; {words.count('fails')} fail, and "
+        f"{words.count('cannot tell')} cannot be told. "
         f"{partial or 'None'} of the items {'is' if partial == 1 else 'are'} incomplete"
         + ("; each says why." if partial else ".")
     )
@@ -163,10 +164,11 @@ def verdict(item: Item, judged: dict[str, Judgement]) -> str:
     Entries of mistakes state what is printed and false; the item is right or wrong without them.
     """
     names = [name for name in item.judged.split() if not name.startswith("E-")]
-    words = {judged[name].word for name in names or item.judged.split()}
-    if len(words) == 1 and not (word := min(words)).startswith("holds if"):
-        return word
-    return "cannot tell" if words == {"cannot tell"} else "holds in part"
+    entries = [judged[name] for name in names or item.judged.split()]
+    if all(entry.holds for entry in entries):
+        return "on a condition" if any(entry.condition for entry in entries) else "holds"
+    words = {entry.word for entry in entries}
+    return words.pop() if len(words) == 1 else "in part"
 
 
 def basis(item: Item, runs: Sequence[Run], judged: dict[str, Judgement]) -> str:
@@ -225,7 +227,7 @@ def small(content: bytes) -> bytes:
         size = (WIDTH, round(whole.height * WIDTH / whole.width))
         whole = whole.resize(size, Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
-    whole.save(buffer, "WEBP", lossless=True, quality=100, method=6)
+    whole.save(buffer, "WEBP", lossless=True, quality=100, method=4)
     return buffer.getvalue()
 
 
@@ -252,9 +254,9 @@ def anchor(title: str) -> str:
     return kept.replace(" ", "-")
 
 
-def write(path: Path, parts: Sequence[str]) -> None:
-    """Write a page from its parts."""
-    path.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8")
+def joined(parts: Sequence[str]) -> str:
+    """Return a page from its parts."""
+    return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 if __name__ == "__main__":

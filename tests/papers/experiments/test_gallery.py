@@ -15,7 +15,9 @@ from hessence.papers.claims.ledger import all_claims
 from hessence.papers.experiments.catalogue import all_experiments, find_experiment
 from hessence.papers.items import all_items
 from hessence.papers.judgements import Judgement, from_runs
+from hessence.papers.recorded import recorded_runs
 from tests.papers.experiments.runs import SLEEPER
+from tests.papers.test_judgements import known_judgement
 
 SCRIPT = Path(__file__).parents[3] / "docs" / "gallery.py"
 
@@ -94,6 +96,12 @@ def test_the_page_in_the_repository_is_whole(gallery):
     files = list((SCRIPT.parent / "gallery").iterdir())
     assert shown == {path.name for path in files}
     assert sum(path.stat().st_size for path in files) < 5_000_000
+
+
+def test_the_table_in_the_repository_is_made_from_the_records(gallery):
+    judged = {name: known_judgement(claim) for name, claim in all_claims().items()}
+    page = (SCRIPT.parent / "papers.md").read_text(encoding="utf-8")
+    assert page == gallery.joined(gallery.table(recorded_runs(), judged))
 
 
 def test_it_says_which_paper_is_which():
