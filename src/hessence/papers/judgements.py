@@ -61,9 +61,9 @@ class Evidence:
         """All of it, as a short paragraph."""
         kind = self.size if self.size == CHECK else f"{self.size} run"
         made = f" ({self.made})" if self.made else ""
-        asked = f" Asked for: {self.criterion}." if self.criterion else ""
-        searched = f" Searched for: {self.searched}." if self.searched else ""
-        return f"{kind}{made}: {self.word}. {self.numbers}.{asked}{searched}"
+        asked = f" Asked for: {_ended(self.criterion)}" if self.criterion else ""
+        searched = f" Searched for: {_ended(self.searched)}" if self.searched else ""
+        return f"{kind}{made}: {self.word}. {_ended(self.numbers)}{asked}{searched}"
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Judgement:
         if self.claim.measured:
             largest = max(SIZES.index(piece.size) for piece in told)
             told = [piece for piece in told if SIZES.index(piece.size) == largest]
-        # What fails counts more than what holds on a condition, and that more than what holds.
-        return min(told, key=lambda piece: (piece.holds, piece.condition is None))
+        # A condition says when a statement fails; without one, a failure counts more.
+        return min(told, key=lambda piece: (piece.condition is None, piece.holds))
 
     @property
     def word(self) -> str:
@@ -102,14 +102,16 @@ class Judgement:
 
     @property
     def disagree(self) -> bool:
-        """Whether some evidence is for the statement, and other evidence against it."""
-        return len({piece.holds for piece in self.evidence if piece.holds is not None}) > 1
+        """Whether some evidence is for the statement, without conditions, and other against it."""
+        return {"holds", "fails"} <= {piece.word for piece in self.evidence}
 
     @property
     def told(self) -> list[str]:
         """The evidence in paragraphs, and why it differs where it does."""
         told = [piece.told for piece in self.evidence]
-        return [*told, f"Why they differ: {self.claim.differs}."] if self.claim.differs else told
+        if self.claim.differs:
+            told.append(f"Why they differ: {_ended(self.claim.differs)}")
+        return told
 
 
 def judge_claim(claim: Claim, runs: Iterable[Run] | None = None) -> Judgement:
@@ -142,6 +144,10 @@ def sentence(finding: Finding) -> tuple[str, str]:
     if not claims:
         return finding.id, ""
     return claims[0].says, "; ".join(claim.where for claim in claims)
+
+
+def _ended(text: str) -> str:
+    return text.rstrip(".") + "."
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
