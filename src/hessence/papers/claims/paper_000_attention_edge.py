@@ -163,7 +163,7 @@ def _growing_trace() -> Verdict:
     return judge(
         [0.9 - share for share in shares],
         f"{OURS}: of the steps up to 2/η at which λ_max of dense Hessians grows, the trace grows "
-        f"at {told}, in {MORE} networks",
+        f"at {told}, in {MORE} networks; the condition was found from these numbers",
         "the tokens add up to zero", [sum(tokens) == 0 for tokens in TOKENS],
     )  # fmt: skip
 
