@@ -23,7 +23,7 @@ from hessence.papers.experiments.catalogue import all_experiments
 from hessence.papers.experiments.protocol import PRESETS
 from hessence.papers.experiments.results import read_results
 from hessence.papers.items import Item, all_items
-from hessence.papers.judgements import Judgement, judge_claim, outcome, sentence
+from hessence.papers.judgements import Judgement, judge_claim, numbers, outcome, sentence
 from hessence.papers.recorded import FILE, Run, as_text, duration, merged, recorded_runs, run_of
 
 HOME = Path(__file__).parent
@@ -49,8 +49,8 @@ TABLE = """# The papers, item by item
 {count} theorems, formulas, sentences and figures of five documents, each with its verdict and what
 it rests on. `python docs/gallery.py` makes this page from the ledger (`hessence claims`) and from
 the recorded runs of the experiments (`hessence reproduce`); `hessence claims ID` shows the numbers.
-A theorem or formula is refuted by one counterexample of any size; what a paper measured is decided
-by the largest run.
+A theorem or formula is refuted by one counterexample of any size, unless a condition rules it out:
+then it holds on that condition. What a paper measured is decided by the largest run.
 
 {summary}
 
@@ -102,10 +102,7 @@ def shown_run(run: Run, judged: dict[str, Judgement]) -> list[str]:
     for finding in run.findings:
         says, where = sentence(finding)
         overall = "; ".join(f"`{name}` {judged[name].word}" for name in finding.ids)
-        told = [finding.evidence]
-        told += [f"asked for: {finding.criterion}"] * bool(finding.criterion)
-        told += [f"searched for: {finding.searched}"] * bool(finding.searched)
-        rows.append((says, where, outcome(finding), "; ".join(told), overall))
+        rows.append((says, where, outcome(finding), numbers(finding), overall))
     heads = ("what the papers say", "where", "this run", "what came out", "verdict")
     shown = [(caption, file_name(run, name)) for name, caption in run.captions.items()]
     return [

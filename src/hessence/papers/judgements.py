@@ -1,8 +1,9 @@
 """One record for each statement of the papers: its verdict, and every piece of evidence under it.
 
 A piece of evidence is a check of the ledger, on networks small enough for their whole spectrum to
-be compared, or a finding of an experiment, made now or recorded. For a theorem or a formula, one
-counterexample of any size decides. For what a paper measured, the largest run decides.
+be compared, or a finding of an experiment, made now or recorded. One counterexample of any size
+refutes a theorem or a formula, unless a condition rules it out: then it holds on that condition.
+What a paper measured is decided by the largest run.
 """
 
 from __future__ import annotations
@@ -152,11 +153,12 @@ def _ended(text: str) -> str:
 
 def findings_table(findings: Sequence[Finding]) -> Table:
     """Lay out what the papers say and what came out."""
-    rows = [(*sentence(f), outcome(f), _numbers(f)) for f in findings]
+    rows = [(*sentence(f), outcome(f), numbers(f)) for f in findings]
     return Table(("what the papers say", "where", "holds", "what came out"), rows)
 
 
-def _numbers(finding: Finding) -> str:
+def numbers(finding: Finding) -> str:
+    """Return what a finding goes by: the numbers, the criterion and what was searched for."""
     asked = f"; asked for: {finding.criterion}" if finding.criterion else ""
     return (
         finding.evidence + asked + (f"; searched for: {finding.searched}" * bool(finding.searched))

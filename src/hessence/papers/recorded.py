@@ -81,7 +81,7 @@ def run_of(result: Result) -> Run:
 @cache
 def recorded_runs() -> tuple[Run, ...]:
     """Return the runs that are kept with the library."""
-    entries = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else []
+    entries = json.loads(FILE.read_text(encoding="utf-8"))
     return tuple(
         Run(**{**entry, "findings": tuple(Finding(**found) for found in entry["findings"])})
         for entry in entries

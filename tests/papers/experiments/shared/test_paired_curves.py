@@ -11,7 +11,9 @@ from hessence.papers.experiments.shared.paired_curves import (
 
 
 def test_pairs_are_compared_where_both_are_and_down_to_what_half_of_the_seeds_reach():
-    line = lambda low, high: ([high, low], [2 * high, 2 * low])  # noqa: E731
+    def line(low, high):
+        return [high, low], [2 * high, 2 * low]
+
     pairs = [(line(0, 9), line(1, 9)), (line(2, 8), line(0, 9)), (line(3, 9), line(3, 7))]
     places, first, second = on_shared_places(pairs)
     assert (places[0], places[-1]) == (2, 7)
