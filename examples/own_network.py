@@ -23,7 +23,7 @@ import torch
 import hessence as hs
 from hessence.networks.network import Network
 from hessence.spectra.frames import Complement, span
-from hessence.spectra.operators import Hessian
+from hessence.spectra.hessian import Hessian
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Columns, Subspaces
 

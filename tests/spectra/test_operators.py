@@ -6,7 +6,8 @@ import torch
 from scipy.sparse.linalg import eigsh
 
 import hessence as hs
-from hessence.spectra.operators import Operator, positive_norm
+from hessence.spectra.hessian import positive_norm
+from hessence.spectra.operators import Operator
 from tests.oracle import KINDS
 from tests.strategies import typical
 

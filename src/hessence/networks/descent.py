@@ -17,7 +17,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, constant, nonzero, to_numpy
-from hessence.spectra.operators import Hessian
+from hessence.spectra.hessian import Hessian
 
 Coordinates = tuple[Array, ...]
 

@@ -11,7 +11,7 @@ import array_api_compat as api
 from hessence._common.arrays import Array, floating
 from hessence.data.losses import PointwiseLoss
 from hessence.networks.descent import Descent, WeightDescent
-from hessence.spectra.operators import Hessian
+from hessence.spectra.hessian import Hessian
 
 
 class Network(ABC):

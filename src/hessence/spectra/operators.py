@@ -3,18 +3,17 @@
 An operator multiplies: a subclass says its ``shape``, gives some array of its kind (``reference``)
 and multiplies columns (``times``). Everything else follows: the algebra ``H + 2 * G``, ``-H``,
 ``H.T``, the restriction to some of the parameters, the dense matrix, SciPy's operator, and what
-products tell of the spectrum. A ``Hessian`` knows more, and answers from theorems.
+products tell of the spectrum. A ``Hessian`` (``hessian.py``) knows more, and answers from theorems.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from functools import cached_property, wraps
+from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any
 
 import array_api_compat as api
 import numpy as np
@@ -27,7 +26,6 @@ from hessence._common.arrays import (
     integers,
     kind,
     like,
-    nonzero,
     stack_rows,
     to_numpy,
     transpose,
@@ -39,9 +37,6 @@ from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.krylov.trace import trace
 from hessence.spectra.estimating import estimate
 from hessence.spectra.spectrum import Spectrum
-
-Part = Literal["hessian", "ggn", "functional"]
-"""A Hessian, or one of the two parts that it is the sum of."""
 
 OF_SPECTRA = (
     "eigenvalues eigenvectors errors values multiplicities spaces labels sharpness trace_stderr "
@@ -164,6 +159,10 @@ class Operator(ABC):
         """
         return estimate(self, *arguments, **options)
 
+    def exact_spectrum(self) -> Spectrum | None:
+        """Return the whole spectrum where a theorem gives it, None elsewhere."""
+        return None
+
     def trace(self, *arguments: Any, **options: Any) -> Any:
         """Return the trace by random products, with its standard error, as ``hs.trace`` does."""
         return trace(self, *arguments, **options)
@@ -264,9 +263,10 @@ class Combination(Operator):
     def spectrum(self, *arguments: Any, **options: Any) -> Any:
         """Return an estimate; without arguments, a multiple of a Hessian has its exact spectrum."""
         (factor, part), *others = self.terms
-        if others or arguments or options or not isinstance(part, Hessian):
+        exact = None if others or arguments or options else part.exact_spectrum()
+        if exact is None:
             return super().spectrum(*arguments, **options)
-        return part.spectrum().mapped(lambda vectors: vectors, factor)
+        return exact.mapped(lambda vectors: vectors, factor)
 
     def rounding(self) -> Any:
         return sum(abs(factor) * part.rounding() for factor, part in self.terms)
@@ -310,96 +310,6 @@ class Restriction(Operator):
 
     def release(self) -> None:
         self.whole.release()
-
-
-class Hessian(Operator):
-    """The Hessian of a loss, split as H = ggn + functional.
-
-    The Gauss–Newton part is what remains if the network is linearised; the functional part is the
-    residual times the network's own second derivative, and vanishes at zero residual. A subclass is
-    a dataclass with a field ``part``, which tells which of the three it is.
-    """
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "spectrum" in vars(cls):
-            cls.spectrum = _without_arguments(cls.spectrum)  # type: ignore[method-assign]
-
-    @abstractmethod
-    def spectrum(self) -> Spectrum:
-        """Return all eigenvalues and eigenvectors."""
-
-    @abstractmethod
-    def trace(self) -> Array:
-        """Return the sum of the diagonal, from the entries and not from eigenvalues."""
-
-    @abstractmethod
-    def squared_norm(self) -> Array:
-        """Return the sum of all squared entries, from the entries and not from eigenvalues."""
-
-    @property
-    def ggn(self) -> Self:
-        """The Gauss–Newton part."""
-        return self._only("ggn", "gradient")
-
-    @property
-    def functional(self) -> Self:
-        """The functional part."""
-        return self._only("functional", "loss_hessian")
-
-    def _only(self, part: Part, without: str) -> Self:
-        """Return one part; a derivative of the loss that does not enter it becomes zero."""
-        zero = {f.name: 0 * getattr(self, f.name) for f in fields(self) if f.name == without}  # type: ignore[arg-type]
-        return replace(self, part=part, **zero)  # type: ignore[type-var]
-
-    def ggn_error(self) -> Array:
-        """Return how far the Gauss–Newton part's largest eigenvalue is off, relative to H's.
-
-        Zero where the residual vanishes; NaN where the largest eigenvalue of H is zero and that of
-        the Gauss–Newton part is not.
-        """
-        xp = api.array_namespace(self.reference)
-        mine, theirs = self.spectrum().sharpness, self.ggn.spectrum().sharpness
-        gap = xp.abs(mine - theirs)
-        missing = xp.where(gap == 0, 0 * gap, float("nan") + 0 * gap)
-        return xp.where(mine == 0, missing, gap / xp.abs(nonzero(mine)))[()]
-
-
-def positive_norm(operator: Operator) -> Any:
-    """Return an upper bound (...,) for the norm of an operator without negative entries.
-
-    It is at most the largest (A d)_i / d_i for any positive vector d (Collatz), and close to that
-    if d is close to the leading eigenvector. Products that add up, with positive signs, all that
-    is added up in those of a Hessian bound what rounding does to it.
-    """
-    reference, bound = operator.reference, np.asarray(np.inf)
-    ones = np.ones((*operator.shape[:-1], 1))
-    d = like(ones, reference)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for _ in range(4):
-            image = to_numpy(operator.times(d)).astype(np.float64)
-            ratio = image / to_numpy(d)
-            # Where a product overflows, nothing is known.
-            bound = np.minimum(bound, np.where(np.isnan(ratio), np.inf, ratio).max(axis=(-2, -1)))
-            top = image.max(axis=(-2, -1), keepdims=True)
-            closer = image / np.where(top == 0, 1.0, top) + 0.01 * ones
-            d = like(np.where(np.isfinite(closer), closer, 1.0), reference)
-    return bound
-
-
-def _without_arguments(spectrum: Callable[[Any], Spectrum]) -> Callable[..., Spectrum]:
-    """Return the method with a sentence for those who ask it for k eigenvalues."""
-
-    @wraps(spectrum)
-    def whole(self: Any, *arguments: Any, **options: Any) -> Spectrum:
-        if arguments or options:
-            raise ValueError(
-                "this spectrum is exact and whole, and takes no k or other arguments: ask for "
-                "H.spectrum(), or for H.top(k) if a few eigenvalues will do."
-            )
-        return spectrum(self)
-
-    return whole
 
 
 def _terms(operator: Operator) -> tuple[tuple[float, Operator], ...]:

@@ -11,7 +11,7 @@ from hessence.networks.linear._jacobi import small_eigenvalues
 from hessence.networks.linear._modes import find_modes
 from hessence.networks.linear._pair_blocks import neglected
 from tests.linear_oracle import assert_same_spectrum
-from tests.networks.linear.test_linear import aligned_case, operator
+from tests.networks.linear.cases import aligned_case, operator
 
 EPSILON = np.finfo(float).eps
 

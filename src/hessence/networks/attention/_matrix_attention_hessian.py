@@ -12,7 +12,7 @@ import array_api_compat as api
 
 from hessence._common.arrays import Array, constant, transpose
 from hessence.networks.twin import TwinSubspaces
-from hessence.spectra.operators import Hessian, Part, positive_norm
+from hessence.spectra.hessian import Hessian, Part, positive_norm
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Subspaces
 

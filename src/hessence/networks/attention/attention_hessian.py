@@ -27,7 +27,7 @@ from hessence.data.rounding import terms
 from hessence.networks.scalar.gram import Gram, root
 from hessence.networks.scalar.products import Products, bulk_isometry, pair_isometry
 from hessence.spectra.frames import Frame
-from hessence.spectra.operators import Hessian, Part
+from hessence.spectra.hessian import Hessian, Part
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Columns, Subspaces
 

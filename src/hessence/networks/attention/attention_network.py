@@ -14,7 +14,7 @@ from hessence._common.arrays import Array, floating, require_shape, to_numpy
 from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss, one_hot
 from hessence.networks.descent import Descent, WeightDescent
 from hessence.networks.network import Network
-from hessence.spectra.operators import Hessian
+from hessence.spectra.hessian import Hessian
 
 
 @dataclass(frozen=True)

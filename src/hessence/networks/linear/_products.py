@@ -34,7 +34,7 @@ from hessence._common.arrays import (
 from hessence.data.matrix_objectives import Dense, LossHessian, Separable
 from hessence.data.rounding import DerivativeErrors, terms
 from hessence.networks.linear._chain import Chain
-from hessence.spectra.operators import Hessian, Part, positive_norm
+from hessence.spectra.hessian import Hessian, Part, positive_norm
 
 
 @dataclass(frozen=True, eq=False, repr=False)

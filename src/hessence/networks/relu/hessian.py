@@ -28,7 +28,7 @@ from hessence.networks.cells import CellReduction
 from hessence.networks.hidden_layers import HiddenLayer, Layout, Weights, cells_of
 from hessence.networks.relu._invariants import invariants
 from hessence.networks.relu._objective import LossHessian
-from hessence.spectra.operators import Hessian, Part, positive_norm
+from hessence.spectra.hessian import Hessian, Part, positive_norm
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK
 

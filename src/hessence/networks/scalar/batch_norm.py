@@ -30,7 +30,7 @@ from hessence.data.rounding import moved_derivatives, terms
 from hessence.networks.scalar.network import ScalarNetwork
 from hessence.networks.scalar.scalar_affine import ScalarAffine
 from hessence.networks.scalar.scalar_linear import ScalarLinear
-from hessence.spectra.operators import Hessian, Part
+from hessence.spectra.hessian import Hessian, Part
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Columns, Subspaces
 

@@ -26,7 +26,7 @@ from hessence._common.arrays import Array, Numbers, like, stack_rows, zero_rows
 from hessence.networks.scalar._rounding import Derivatives, ProductRounding
 from hessence.networks.scalar.gram import Gram, outlier_pair, root
 from hessence.spectra.frames import Frame
-from hessence.spectra.operators import Hessian, Part
+from hessence.spectra.hessian import Hessian, Part
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Columns, Isometry, Subspaces
 

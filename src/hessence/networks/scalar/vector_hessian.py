@@ -32,7 +32,7 @@ from hessence._common.arrays import (
 from hessence.data.rounding import DerivativeErrors, terms
 from hessence.networks.scalar._orthonormal import Orthonormal
 from hessence.networks.twin import TwinSubspaces
-from hessence.spectra.operators import Hessian, Part, positive_norm
+from hessence.spectra.hessian import Hessian, Part, positive_norm
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Subspaces
 
