@@ -34,3 +34,17 @@ def case():
 def data():
     torch.manual_seed(0)
     return torch.randn(60, 4, dtype=torch.float64), torch.randn(60, 2, dtype=torch.float64)
+
+
+@pytest.fixture
+def mlp():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+
+
+@pytest.fixture
+def pair():
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return numbers(10, 3), numbers(10, 2)

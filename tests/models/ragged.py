@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from tests.models.market import numbers
+
 SAMPLES, OUTPUTS = 13, 3
 CUTS = (5, 1, 7)
 """Batches of unequal sizes, one of them a single sample."""
@@ -26,3 +28,7 @@ def partly_ignored():
     y = classes()
     y[[1, 5, 6, 9]] = -100
     return y
+
+
+def real():
+    return numbers(SAMPLES, OUTPUTS)

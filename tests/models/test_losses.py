@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import hessence as hs
 from tests.models.market import numbers
 from tests.models.oracle import assert_same, dense_ggn, dense_hessian
-from tests.models.ragged import OUTPUTS, SAMPLES, batches, classes, mlp, partly_ignored
+from tests.models.ragged import OUTPUTS, SAMPLES, batches, classes, mlp, partly_ignored, real
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -51,10 +51,6 @@ def simplex():
     return torch.softmax(numbers(SAMPLES, OUTPUTS), -1)
 
 
-def real():
-    return numbers(SAMPLES, OUTPUTS)
-
-
 def zeros_and_ones():
     return torch.randint(2, (SAMPLES, OUTPUTS)).double()
 
@@ -64,7 +60,10 @@ def signs():
 
 
 WEIGHTS = torch.tensor([0.3, 2.0, 1.1], dtype=torch.float64)
+
+
 MIXED = torch.tensor([0.5, 1.5, 1.0, 0.1], dtype=torch.float64)
+
 
 TORCH_LOSSES = {
     "mse": (nn.MSELoss, {}, mlp, real),
@@ -216,16 +215,6 @@ def test_a_function_of_each_sample():
                  lambda f, y: torch.cosh(f - y).sum(-1).mean())  # fmt: skip
 
 
-def test_a_function_on_several_batches_says_what_it_returns():
-    model, x, y = mlp(), numbers(SAMPLES, 2), real()
-    with pytest.raises(ValueError, match='say reduction="mean" if it returns a mean'):
-        hs.hessian(model, batches(x, y), lambda f, t: ((f - t) ** 2).sum())
-    with pytest.raises(ValueError, match='reduction must be "mean", "sum" or None, got \'all\''):
-        hs.hessian(model, (x, y), F.mse_loss, reduction="all")
-    with pytest.raises(ValueError, match="reduction='sum' is not that of the loss"):
-        hs.hessian(model, (x, y), nn.MSELoss(), reduction="sum")
-
-
 class Named(nn.Module):
     """Returns a dictionary, as do many models of others."""
 
@@ -247,78 +236,6 @@ def test_functions_of_predictions_in_a_dictionary(reduce):
     expected = dense_hessian(lambda: loss(model(x), y), model.parameters())
     for data in ((x, y), batches(x, y)):
         assert_same(hs.hessian(model, data, loss, reduction=reduce).dense(), expected)
-
-
-def test_batches_without_samples():
-    """The mean over nothing is not a number; there is no such batch."""
-    model, x, y = mlp(), numbers(SAMPLES, 2), real()
-    data = [(x[:0], y[:0]), (x[:5], y[:5]), (x[:0], y[:0]), (x[5:], y[5:])]
-    expected = dense_hessian(lambda: F.mse_loss(model(x), y), model.parameters())
-
-    def own(prediction, target):
-        return (prediction - target).pow(2).mean()
-
-    def closure(model, batch):
-        return own(model(batch[0]), batch[1])
-
-    for loss in (nn.MSELoss(), own, closure):
-        H = hs.hessian(model, data, loss, reduction="mean", closure=loss is closure)
-        assert_same(H.dense(), expected)
-
-
-def own_cross_entropy(prediction, target):
-    return F.cross_entropy(prediction, target)
-
-
-IGNORED = {
-    "a whole part": slice(64, 95),
-    "half of the second batch": slice(48, 64),
-    "evenly, in one batch": slice(32, 64, 2),
-    "two of four parts": [*range(32, 40), *range(48, 56)],
-    "one": [0],
-    "a whole batch": slice(32, 64),
-}
-
-
-@pytest.mark.parametrize("name", IGNORED)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_means_over_what_is_not_ignored_are_told_of_on_batches(name, dtype):
-    """Wherever the ignored ones are; in a single batch there is no harm."""
-    model, x, y = mlp().to(dtype), numbers(100, 2).to(dtype), torch.randint(OUTPUTS, (100,))
-    parts = list(zip(x.split(32), y.split(32), strict=True))
-    whole = {"x": x, "y": y}
-    dictionaries = [{"x": a, "y": b} for a, b in parts]
-
-    def closure(model, batch):
-        return F.cross_entropy(model(batch["x"]), batch["y"])
-
-    for data, loss in ((parts, own_cross_entropy), (dictionaries, closure)):
-        assert hs.hessian(model, data, loss, reduction="mean").check().passed
-    y[IGNORED[name]] = -100
-    for data, loss in ((parts, own_cross_entropy), (dictionaries, closure)):
-        check = hs.hessian(model, data, loss, reduction="mean").check()
-        assert not check.passed
-        assert "a mean over targets that are not ignored" in check.message
-    expected = hs.hessian(model, (x, y), nn.CrossEntropyLoss()).dense()
-    for data, loss in (((x, y), own_cross_entropy), (whole, closure), (parts, F.cross_entropy)):
-        torch.testing.assert_close(hs.hessian(model, data, loss).dense(), expected)
-
-
-def test_a_function_that_does_not_average_samples_is_told_of_on_batches():
-    """Ignored targets make it an average over other things, and in the second batch only."""
-    model, x, y = mlp(), numbers(SAMPLES, 2), classes()
-    y[8:11] = -100
-    assert_same(
-        hs.hessian(model, (x, y), own_cross_entropy).dense(),
-        dense_hessian(lambda: F.cross_entropy(model(x), y), model.parameters()),
-    )
-    assert not hs.hessian(model, batches(x, y), own_cross_entropy, reduction="mean").check().passed
-
-    def correlations(prediction, _):
-        return torch.corrcoef(prediction.T).sum()
-
-    data = [(x[:6], real()[:6]), (x[6:], real()[6:])]
-    assert not hs.hessian(model, data, correlations, reduction="mean").check().passed
 
 
 def test_weights_that_are_changed_later():
@@ -418,12 +335,3 @@ def test_a_single_sample_without_a_batch(loss, target):
     target = target.double() if target.is_floating_point() else target
     H = hs.hessian(model, (x, target), loss)
     assert H.loss() == pytest.approx(float(loss(model(x), target).detach()))
-
-
-def test_counts_that_differ_only_between_batches_are_told_of():
-    """As many in both halves of each batch, but not in both batches."""
-    model, x, y = mlp().double(), numbers(128, 2), torch.randint(OUTPUTS, (128,))
-    y[84:96] = -100
-    y[104:116] = -100
-    data = list(zip(x.split(64), y.split(64), strict=True))
-    assert not hs.hessian(model, data, own_cross_entropy, reduction="mean").check().passed
