@@ -1,17 +1,27 @@
 """Arguments that many functions share, checked.
 
-Wherever there is an ``rng``, it is an integer, which gives the same numbers on every call, or a
-NumPy Generator, which goes on from call to call; None is a seed that nobody knows.
+Wherever there is a ``which``, it says in SciPy's two letters which eigenvalues are wanted. Wherever
+there is an ``rng``, it is an integer, which gives the same numbers on every call, or a NumPy
+Generator, which goes on from call to call; None is a seed that nobody knows.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 Seed = int | np.random.Generator | None
 """What ``rng`` may be."""
+
+Which = Literal["LM", "LA", "SA", "BE"]
+
+MEANING: dict[Which, str] = {
+    "LM": "largest in magnitude",
+    "LA": "largest",
+    "SA": "smallest",
+    "BE": "from both ends",
+}
 
 
 def require_int(name: str, value: Any, least: int | None = None, most: int | None = None) -> None:
@@ -29,6 +39,23 @@ def require_tolerance(tol: Any) -> None:
     """Refuse anything but a number that is not negative, nor infinite."""
     if not (isinstance(tol, (int, float, np.floating)) and 0 <= tol < np.inf):
         raise ValueError(f"tol must be a number that is not negative, got {tol!r}.")
+
+
+def require_which(which: str) -> None:
+    """Refuse anything but the four ways to choose."""
+    if which not in get_args(Which):
+        raise ValueError(f'which must be "LM", "LA", "SA" or "BE", got {which!r}.')
+
+
+def require_options(
+    k: int | None, which: str, tol: float, rng: Seed, probes: int, steps: int
+) -> None:
+    """Refuse what no estimate of a spectrum can do, before any work."""
+    for name, value in {"k": 1 if k is None else k, "probes": probes, "steps": steps}.items():
+        require_int(name, value, 1)
+    require_which(which)
+    require_tolerance(tol)
+    generator(rng)
 
 
 def generator(rng: Any) -> np.random.Generator:

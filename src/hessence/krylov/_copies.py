@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hessence._common.arguments import Which
 from hessence._common.arrays import Numbers
 from hessence.krylov._basis import Basis
-from hessence.krylov.request import Which
 
 
 def hiding_places(

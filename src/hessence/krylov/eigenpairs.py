@@ -10,7 +10,14 @@ from typing import Any, cast
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arguments import Seed, generator, require_int, require_tolerance
+from hessence._common.arguments import (
+    Seed,
+    Which,
+    generator,
+    require_int,
+    require_tolerance,
+    require_which,
+)
 from hessence._common.arrays import Array, constant, epsilon, floating, like, to_numpy
 from hessence._common.device import full_precision
 from hessence._common.messages import warn
@@ -23,10 +30,8 @@ from hessence.krylov.request import (
     Outcome,
     Request,
     RitzPairs,
-    Which,
     attainable,
     preference,
-    require_which,
 )
 
 SMALL = 64

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import array_api_compat as api
 
+from hessence._common.arguments import MEANING, Which
 from hessence._common.arrays import Array
 from hessence._common.files import Saved
 from hessence._common.messages import value_table
-from hessence.krylov.request import MEANING, Outcome, Which, require_top
+from hessence.krylov.request import Outcome, require_top
 
 
 class ConvergenceWarning(UserWarning):

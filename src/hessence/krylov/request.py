@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
-from hessence._common.arguments import Seed, generator, require_int, require_tolerance
+from hessence._common.arguments import Which
 from hessence._common.arrays import Array, Numbers, epsilon, to_numpy
 from hessence._common.files import KINDS
-
-Which = Literal["LM", "LA", "SA", "BE"]
-
-MEANING: dict[Which, str] = {
-    "LM": "largest in magnitude",
-    "LA": "largest",
-    "SA": "smallest",
-    "BE": "from both ends",
-}
 
 SINGLE, DOUBLE = 16, 256
 """Residuals below this many ε · ‖H‖ are not asked for: rounding keeps them there. In single
@@ -37,23 +28,6 @@ def require_top(which: str, values: Array, size: int) -> None:
         raise ValueError(
             f'the largest eigenvalue is not among those found with which="{which}": ask for "LA".'
         )
-
-
-def require_which(which: str) -> None:
-    """Refuse anything but the four ways to choose."""
-    if which not in get_args(Which):
-        raise ValueError(f'which must be "LM", "LA", "SA" or "BE", got {which!r}.')
-
-
-def require_options(
-    k: int | None, which: str, tol: float, rng: Seed, probes: int, steps: int
-) -> None:
-    """Refuse what no estimate of a spectrum can do, before any work."""
-    for name, value in {"k": 1 if k is None else k, "probes": probes, "steps": steps}.items():
-        require_int(name, value, 1, None)
-    require_which(which)
-    require_tolerance(tol)
-    generator(rng)
 
 
 def preference(values: Numbers, which: Which) -> Numbers:

@@ -17,11 +17,6 @@ from hessence.models._parameters import irregular
 LossHessian = Callable[[Tensor], Tensor]
 
 
-def scaled(factor: float) -> LossHessian:
-    """Return the Hessian of a squared error: a multiple of the identity."""
-    return lambda u: factor * u
-
-
 def cross_entropy(loss: nn.CrossEntropyLoss, prediction: Tensor, target: Tensor) -> LossHessian:
     r"""Return :math:`s\,(\mathrm{diag}(p) - p p^\top)` for each position, p the softmax.
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self, get_args
 
-from hessence._common.arguments import Seed, generator, require_int, require_tolerance
+from hessence._common.arguments import (
+    Seed,
+    generator,
+    require_int,
+    require_tolerance,
+    require_which,
+)
 from hessence._common.arrays import to_numpy
 from hessence._common.files import Saved
 from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import Eigenpairs
-from hessence.krylov.request import require_which
 from hessence.models.criterion import Reduction
 from hessence.models.model_matrices import ggn, hessian
 

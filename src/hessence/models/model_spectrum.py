@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, get_args
 
-from hessence._common.arguments import Seed
+from hessence._common.arguments import Seed, require_options
 from hessence._common.device import full_precision
 from hessence._common.messages import warn
 from hessence._common.progress import ProgressBar
-from hessence.krylov.request import require_options
 from hessence.models._model_checks import misfit
 from hessence.models._range import LARGEST, NoRange, on_range, range_spectrum
 from hessence.models.checks import CheckWarning

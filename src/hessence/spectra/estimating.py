@@ -9,14 +9,14 @@ from typing import Any, cast
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arguments import Seed, require_int
+from hessence._common.arguments import Seed, Which, require_int, require_options
 from hessence._common.arrays import epsilon, integers, like, to_numpy
 from hessence._common.device import budget
 from hessence.krylov.density import density
 from hessence.krylov.density_result import Density, known_density
 from hessence.krylov.eigenpairs import eigenpairs
 from hessence.krylov.eigenpairs_result import Eigenpairs
-from hessence.krylov.request import Which, preference, require_options
+from hessence.krylov.request import preference
 from hessence.krylov.trace import FEWEST, trace
 from hessence.spectra.estimate import Estimate
 

@@ -16,9 +16,10 @@ from typing import Any, cast
 import array_api_compat as api
 import numpy as np
 
+from hessence._common.arguments import Which
 from hessence._common.arrays import Array, integers, like, to_numpy
 from hessence.krylov.density import density
-from hessence.krylov.request import Which, preference
+from hessence.krylov.request import preference
 from hessence.spectra.estimate import LABEL, Estimate
 from hessence.spectra.estimating import LARGEST, estimate
 from hessence.spectra.operators import Operator

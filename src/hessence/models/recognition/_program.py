@@ -118,8 +118,9 @@ def features(model: nn.Module, inputs: Tensor, layer: Layer) -> Tensor:
 
 def _watched(model: nn.Module, inputs: Tensor) -> Program:
     watch = _Watch({id(p): name for name, p in model.named_parameters()})
+    own = inputs.clone()
     with torch.enable_grad(), watch.naming(model), watch:
-        output = model(inputs.clone())
+        output = model(own)
     leaves = tree_leaves(output)
     pairs = []
     # In an object there may be anything; then no layer is known to have no other use.
