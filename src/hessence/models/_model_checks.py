@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -12,14 +13,16 @@ import torch
 from torch import Tensor
 
 from hessence._common.arguments import Seed
+from hessence.models._differences import Differences
 from hessence.models._model_copy import ModelCopy
 from hessence.models._parameters import Parameters
 from hessence.models._problem import Problem
 from hessence.models._products import Graph
 from hessence.models.batch_parts import can_join, first_length, joined, rebuilt, some_rows
-from hessence.models.checks import Check, compare, outcome, unit_vectors
+from hessence.models.checks import Check, agree, is_symmetric, outcome, unit_vectors
 from hessence.models.criterion import FunctionCriterion, OwnCriterion, predict
 from hessence.models.data import Batches
+from hessence.models.rounding import measured
 
 COMPARED = 4
 """How many batches are joined with the first one to see whether a loss is what was said of it."""
@@ -59,8 +62,10 @@ class BatchCheck:
         Model and loss.
     chosen : sequence of int
         Which of the parameters the operator is for.
+    build : callable
+        Makes a batch's share of the operator.
     graph : Graph
-        The batch's share of the operator.
+        That of the batch.
     batch : object
         The batch.
     moved : callable
@@ -68,55 +73,85 @@ class BatchCheck:
     """
 
     def __init__(
-        self, problem: Problem, chosen: Sequence[int], graph: Graph, batch: Any, moved: Moved
+        self,
+        problem: Problem,
+        chosen: Sequence[int],
+        build: Callable[[Any], Graph],
+        graph: Graph,
+        batch: Any,
+        moved: Moved,
     ) -> None:
         self._problem, self._chosen, self._graph, self._batch = problem, chosen, graph, batch
-        self._moved = moved
+        self._build, self._moved = build, moved
         self._parameters: Parameters = problem.copy.parameters.restricted(chosen)
         self._padding = problem.copy.padding_rows
         self._mover, self._moved_batch = self._widened()
         self._there = self._mover.copy.clone() if self._is_the_models else self._mover.copy
 
     def check(self, rng: Seed) -> Check:
-        """Compare products with finite differences, up to their own error."""
+        """Compare products with finite differences, up to the errors of both."""
         problem, leaves = self._problem, self._parameters.leaves
         u, v = unit_vectors(leaves[0].new_zeros(self._parameters.size).detach(), rng)
-        image_u, image_v = self._multiply(u), self._multiply(v)
+        image_u, image_v = self._multiply(self._graph, u), self._multiply(self._graph, v)
         norm = float(image_u.norm() + image_v.norm())
         symmetry = abs(float(u @ image_v) - float(v @ image_u)) / norm if norm else 0.0
+        rounding = 0.0
+        if not is_symmetric(symmetry, u.dtype):
+            rounding = (self._rounding(u) + self._rounding(v)) / norm
         size = float(torch.stack([leaf.detach().norm() for leaf in leaves]).norm())
         difference = uncertainty = None
         if self._is_the_models:
-            precision = self._mover.copy.parameters.leaves[0].dtype
-            difference, uncertainty = compare(
-                self._move, v.to(precision), image_v.to(precision), size
-            )
+            difference, uncertainty = self._compare(v, image_v, size)
         total, _ = problem.copy.run(problem.criterion.total, self._batch)
         finite = math.isfinite(float(total.detach())) and math.isfinite(size)
         steady = problem.is_steady(self._batch)
-        found = outcome(steady, finite, symmetry, difference, uncertainty, u.dtype)
+        found = outcome(steady, finite, symmetry, difference, uncertainty, u.dtype, rounding)
         if found.passed and not self._is_pytorchs():
             return replace(found, passed=False, message=OTHER_LOSS)
         return found
+
+    def _compare(self, v: Tensor, image: Tensor, size: float) -> tuple[float, float]:
+        """Return the distance of Hv from finite differences and the error of both, relative.
+
+        What rounding does is measured only where they would disagree without it.
+        """
+        wide = self._mover.copy.parameters.leaves[0].dtype
+        differences = Differences(self._move, v.to(wide), size)
+        found = differences.distance(image.to(wide))
+        if agree(*found, v.dtype):
+            return found
+        differences.refine(lambda step: measured(partial(self._move, step), wide, draws=1))
+        return differences.distance(image.to(wide), self._rounding(v))
 
     def _is_pytorchs(self) -> bool:
         """Whether kernels with second derivatives compute the loss that PyTorch's own do.
 
         Finite differences use the same kernels as products do, and would not tell.
         """
-        copy, loss = self._problem.copy, self._problem.criterion.total
-        (mine, count), (theirs, _) = (
-            [float(torch.as_tensor(value).detach()) for value in run(loss, self._batch)]
-            for run in (copy.run, copy.run_plainly)
-        )
-        return abs(mine - theirs) <= SAME_LOSS * (abs(theirs) + abs(count))
+        copy, batch = self._problem.copy, self._batch
+
+        def total(run: Callable[..., Any]) -> Tensor:
+            value, count = run(self._problem.criterion.total, batch)
+            return torch.stack([torch.as_tensor(part).detach() for part in (value, count)])
+
+        (mine, count), (theirs, _) = (total(run).tolist() for run in (copy.run, copy.run_plainly))
+        gap = abs(mine - theirs) - SAME_LOSS * (abs(theirs) + abs(count))
+        if gap <= 0:
+            return True
+        dtype = self._parameters.leaves[0].dtype
+        runs = copy.run, copy.run_plainly
+        return gap <= sum(measured(partial(total, run), dtype) for run in runs)
+
+    def _rounding(self, v: Tensor) -> float:
+        """Return what rounding may do to a product, in norm."""
+        return measured(lambda: self._multiply(self._build(self._batch).plain, v), v.dtype)
 
     @property
     def _is_the_models(self) -> bool:
         return self._problem.copy.owned and not self._parameters.foreign
 
-    def _multiply(self, v: Tensor) -> Tensor:
-        parts = self._graph.multiply(self._without_padding(v), self._chosen)
+    def _multiply(self, graph: Graph, v: Tensor) -> Tensor:
+        parts = graph.multiply(self._without_padding(v), self._chosen)
         return self._parameters.join(self._without_padding(self._parameters.join(parts)))
 
     def _move(self, step: Tensor) -> Tensor:

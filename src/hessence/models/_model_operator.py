@@ -183,13 +183,17 @@ class ModelOperator(Operator):
     def check(self, *, rng: Seed = 0) -> Check:
         """Test that the loss is the same twice, and that products are symmetric and right.
 
-        Right is what finite differences of the gradient say, up to their own error. They are taken
+        Right is what finite differences of the gradient say, up to the errors of both, rounding
+        inside of the model among them (``hessence.models.rounding``). Differences are taken
         in double precision, if the model can be run in it. On the first batch only. For a function
         or closure on several batches, the loss of two batches together is also compared with what
         was said about it (`reduction`).
         """
         graph, batch = self._graphs.first()
-        checked = BatchCheck(self.problem, self._chosen, graph, batch, self._moved).check(rng)
+        products = BatchCheck(
+            self.problem, self._chosen, self._graphs.build, graph, batch, self._moved
+        )
+        checked = products.check(rng)
         found = misfit(self.problem) if checked.passed else None
         return checked if found is None else replace(checked, passed=False, message=found)
 

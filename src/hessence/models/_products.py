@@ -220,7 +220,7 @@ class Graphs:
         memory: float,
         size: Callable[[Any], float],
     ) -> None:
-        self._build, self._batches, self._memory, self._size = build, batches, memory, size
+        self.build, self._batches, self._memory, self._size = build, batches, memory, size
         self._separable, self._copy, self._version = separable, copy, copy.version
         self._one_by_one = False
         self._kept: dict[int, Graph] = {}
@@ -236,7 +236,7 @@ class Graphs:
         for index, chunk in enumerate(self.chunks()):
             graph = self._kept.get(index)
             if graph is None:
-                graph = self._build(chunk)
+                graph = self.build(chunk)
                 self._keep(index, graph)
             count += graph.count
             yield graph
@@ -272,7 +272,7 @@ class Graphs:
         result = torch.zeros_like(row)
         for chunk in self.chunks():
             with within:
-                parts = self._build(chunk).plain.multiply(parameters.split(row), chosen)
+                parts = self.build(chunk).plain.multiply(parameters.split(row), chosen)
             for own, part in zip(parameters.split(result), parts, strict=True):
                 own += part
         return result
@@ -280,7 +280,7 @@ class Graphs:
     def within(self, memory: float) -> Graphs:
         """Return the same graphs in chunks that take no more than so many bytes."""
         return Graphs(
-            self._build, self._batches, self._copy, separable=self._separable,
+            self.build, self._batches, self._copy, separable=self._separable,
             memory=min(memory, self._memory), size=self._size,
         )  # fmt: skip
 
@@ -327,7 +327,7 @@ class Graphs:
         """Return the graph of the first chunk, and its data."""
         self._let_go_of_stale()
         chunk = next(iter(self.chunks()))
-        return (self._kept[0] if 0 in self._kept else self._build(chunk)), chunk
+        return (self._kept[0] if 0 in self._kept else self.build(chunk)), chunk
 
     def chunks(self) -> Iterable[Any]:
         """Go through the data of all graphs."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +11,6 @@ from torch import Tensor
 
 from hessence._common.arguments import Seed, generator
 from hessence._common.files import Saved
-
-STEPS = 8
-"""How many step sizes finite differences are taken with at most, each a quarter of the one before.
-Small ones are needed where large ones cross the kinks of a ReLU."""
-
-CLOSE = 1e-7
-"""Two step sizes that agree as well as this, relative, are enough."""
 
 SYMMETRY = {torch.float64: 2e-10, torch.float32: 1e-3}
 """How much ⟨u, Hv⟩ and ⟨v, Hu⟩ may differ, relative to ‖Hu‖ + ‖Hv‖ for unit vectors."""
@@ -59,7 +51,8 @@ class Check(Saved, kind="check"):
         The distance of a product from finite differences of the gradient, relative; None if the
         parameters are not the model's, so that they cannot be moved.
     uncertainty : float or None
-        The error of the finite differences themselves, relative, from two step sizes.
+        The error of the finite differences themselves, relative, from two step sizes. Where they
+        disagree with products beyond it, smaller steps are taken, and the rounding of both counts.
     message : str
         The outcome in a sentence.
     """
@@ -84,13 +77,31 @@ def outcome(
     difference: float | None,
     uncertainty: float | None,
     dtype: torch.dtype,
+    rounding: float,
 ) -> Check:
-    """Judge what was found for an operator of some type; see ``Check``."""
+    """Judge what was found for an operator of some type; see ``Check``.
+
+    Whoever calls measures the rounding of products, relative to ‖Hu‖ + ‖Hv‖, where `is_symmetric`
+    says no without it.
+    """
     wrong: str | None = "the loss or the parameters are NaN or infinite."
     if finite:
-        wrong = _fault(steady, symmetry, difference, uncertainty, dtype)
-    message = _confirmation(difference, uncertainty) if wrong is None else wrong
+        wrong = _fault(steady, symmetry, difference, uncertainty, dtype, rounding)
+    message = wrong
+    if message is None:
+        hidden = not is_symmetric(symmetry, dtype)
+        message = _confirmation(difference, uncertainty, rounding if hidden else None)
     return Check(wrong is None, steady, finite, symmetry, difference, uncertainty, message)
+
+
+def is_symmetric(symmetry: float, dtype: torch.dtype, rounding: float = 0.0) -> bool:
+    """Whether ⟨u, Hv⟩ and ⟨v, Hu⟩ differ by no more than they may."""
+    return symmetry <= SYMMETRY[dtype] + rounding
+
+
+def agree(difference: float, uncertainty: float, dtype: torch.dtype) -> bool:
+    """Whether a product and finite differences differ by no more than they may."""
+    return difference <= AGREEMENT[dtype] + 10 * uncertainty
 
 
 def same(first: float, second: float, dtype: torch.dtype) -> bool:
@@ -109,65 +120,25 @@ def unit_vectors(reference: Tensor, rng: Seed) -> tuple[Tensor, Tensor]:
     return u, v
 
 
-def compare(
-    move: Callable[[Tensor], Tensor], v: Tensor, image: Tensor, size: float
-) -> tuple[float, float]:
-    """Return the distance of Hv from finite differences and their error, relative.
-
-    Parameters
-    ----------
-    move : callable
-        d ↦ g(θ + d), where g has the derivative H at the parameters θ: the gradient for a Hessian,
-        Jᵀ∇²ℓ (f(θ + d) − f(θ)) for a Gauss–Newton matrix.
-    v, image : Tensor
-        v and Hv, in the precision that `move` works in.
-    size : float
-        The norm of the parameters.
-    """
-    largest = 4 * torch.finfo(v.dtype).eps ** (1 / 3) * max(size, 1.0)
-    quotients: list[Tensor] = []
-    gaps: list[float] = []
-    for i in range(STEPS):
-        step = largest * 0.25**i
-        there = move(step * v)
-        quotients.append((there - move(-step * v)) / (2 * step))
-        if i:
-            # Rounding may leave two of them alike by chance.
-            noise = torch.finfo(v.dtype).eps * float(there.norm()) / step
-            gaps.append(float((quotients[i] - quotients[i - 1]).norm()) + noise)
-            if gaps[-1] <= CLOSE * float(quotients[i].norm()):
-                break
-    # A large step may leave the domain of the model, of a logarithm for example.
-    gaps = [gap if np.isfinite(gap) else math.inf for gap in gaps]
-    best = int(np.argmin(gaps))
-    if gaps[best] == math.inf:
-        return 0.0, math.inf
-    # Central differences are off by the square of the step: a sixteenth for a quarter.
-    extrapolated = quotients[best + 1] + (quotients[best + 1] - quotients[best]) / 15
-    scale = max(float(image.norm()), float(extrapolated.norm()))
-    if scale == 0:
-        return 0.0, 0.0
-    return float((extrapolated - image).norm()) / scale, gaps[best] / scale
-
-
 def _fault(
     deterministic: bool,
     symmetry: float,
     difference: float | None,
     uncertainty: float | None,
     dtype: torch.dtype,
+    rounding: float,
 ) -> str | None:
     """Return what is wrong with products of a finite loss, in a sentence."""
     if not deterministic:
         return RANDOM
-    if not symmetry <= SYMMETRY[dtype]:
+    if not is_symmetric(symmetry, dtype, rounding):
         why = "a layer's second derivative is wrong, or detached somewhere"
         if symmetry <= SINGLE:
             why = "part of the model computes in single precision, or is not quite right"
         return f"⟨u, Hv⟩ and ⟨v, Hu⟩ differ by {symmetry:.1e}, relative: {why}."
     if difference is None or uncertainty is None or uncertainty > ROUGH:
         return None
-    if not difference <= AGREEMENT[dtype] + 10 * uncertainty:
+    if not agree(difference, uncertainty, dtype):
         return (
             f"products differ from finite differences by {difference:.1e}, relative (which "
             f"have an error of {uncertainty:.1e}): part of the loss does not pass its "
@@ -176,9 +147,15 @@ def _fault(
     return None
 
 
-def _confirmation(difference: float | None, uncertainty: float | None) -> str:
+def _confirmation(
+    difference: float | None, uncertainty: float | None, rounding: float | None
+) -> str:
+    """Return what was found right; `rounding` is that of products, if it hides their symmetry."""
+    symmetric = "The products are symmetric"
+    if rounding is not None:
+        symmetric = f"The products are symmetric up to their rounding, {rounding:.1e}, relative"
     if difference is None or uncertainty is None:
-        return "The products are symmetric; tensors that are not the model's cannot be moved."
+        return f"{symmetric}; tensors that are not the model's cannot be moved."
     if uncertainty > ROUGH:
-        return "The products are symmetric; finite differences are too rough here to tell more."
-    return "The products are symmetric and agree with finite differences."
+        return f"{symmetric}; finite differences are too rough here to tell more."
+    return f"{symmetric} and agree with finite differences."

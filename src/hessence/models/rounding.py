@@ -13,6 +13,7 @@ draws but with a probability of at most :math:`10^{-r}` (Halko, Martinsson & Tro
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,11 +52,20 @@ EXACT = (
 
 
 class RandomRounding(TorchDispatchMode):  # type: ignore[misc]
-    """While it is on, operations take arguments that are moved by one rounding at random."""
+    """While it is on, operations take arguments that are moved by one rounding at random.
 
-    def __init__(self, seed: int) -> None:
+    Parameters
+    ----------
+    seed : int
+        Decides what is moved up and what down.
+    dtype : torch.dtype, optional
+        The coarsest precision that counts; what is computed in a lower one is taken for exact.
+    """
+
+    def __init__(self, seed: int, dtype: torch.dtype | None = None) -> None:
         super().__init__()
         self._seed, self._exact = seed, frozenset(EXACT.split())
+        self._most = math.inf if dtype is None else torch.finfo(dtype).eps
         self._generators: dict[torch.device, torch.Generator] = {}
 
     @classmethod
@@ -90,7 +100,8 @@ class RandomRounding(TorchDispatchMode):  # type: ignore[misc]
     def _moved(self, value: Tensor) -> Tensor:
         kind, generator = torch.finfo(value.dtype), self._generator(value.device)
         noise = torch.rand(value.shape, dtype=value.dtype, device=value.device, generator=generator)
-        noise = noise.sub_(0.5).sign_().mul_(kind.eps).mul_(value).add_(value)
+        eps = min(kind.eps, self._most)
+        noise = noise.sub_(0.5).sign_().mul_(eps).mul_(value).add_(value)
         size = value.abs()
         # Infinity and its like, as in masks, stay what they are; so does NaN.
         kept = ((size.frac() == 0) & (size <= WHOLE)) | ~(size < kind.max / 2)
@@ -107,3 +118,20 @@ def _rounds(value: Any) -> bool:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return False
     return not (value.is_meta or value.is_nested) and value.layout == torch.strided
+
+
+def measured(compute: Callable[[], Tensor], dtype: torch.dtype, draws: int = DRAWS) -> float:
+    r"""Return how much rounding may change a vector that is computed, in norm.
+
+    Let e be what it changes, and e_i what it changes when arguments are moved at random. To first
+    order both are sums of one vector for each rounding, with random coefficients, those of e the
+    smaller ones. The worst case is a single coordinate, where both are normal: then
+    :math:`\|e\| > 8 \max_i \|e_i\|` has a probability of 0.1 for one draw, and 0.002 for three.
+    """
+    exact, worst = compute(), 0.0
+    for seed in range(draws):
+        with RandomRounding(seed, dtype):
+            moved = compute()
+        gap = float((moved - exact).norm())
+        worst = max(worst, gap if math.isfinite(gap) else math.inf)
+    return FACTOR * worst
