@@ -6,10 +6,10 @@ be too large for what g does in it, or too small for the rounding of g. Where tw
 are taken to be neither, and their gap is the error.
 
 That can be wrong in one way: if g changes on a scale below all steps, as behind a normalisation of
-small weights, the :math:`q_i` grow like :math:`1/h_i`, while all of them, and so all gaps, are small
-beside Hv. Rounding grows in the same way, and which of the two it is cannot be seen from the gaps.
-So ``Differences.refine`` measures the rounding :math:`\nu_i` of each quotient (see ``rounding.py``)
-and goes on to smaller steps while what changes is not rounding. The error is then
+small weights, the :math:`q_i` grow like :math:`1/h_i`, while all of them, and so all gaps, are
+small beside Hv. Rounding grows in the same way, and which of the two it is cannot be seen from the
+gaps. So ``Differences.refine`` measures the rounding :math:`\nu_i` of each quotient (see
+``rounding.py``) and goes on to smaller steps while what changes is not rounding. The error is then
 
 .. math::
 
