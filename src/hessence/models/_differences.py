@@ -58,7 +58,7 @@ class Differences:
     def __init__(self, move: Callable[[Tensor], Tensor], v: Tensor, size: float) -> None:
         self._move, self._v = move, v
         self._eps = torch.finfo(v.dtype).eps
-        self._largest = 4 * self._eps ** (1 / 3) * max(size, 1.0)
+        self._largest: float = 4 * self._eps ** (1 / 3) * max(size, 1.0)
         self._quotients: list[Tensor] = []
         self._errors: list[float] = []
         for i in range(STEPS):
@@ -116,7 +116,7 @@ class Differences:
         return float((extrapolated - image).norm()) / scale, (errors[best] + rounding) / scale
 
     def _step(self, i: int) -> float:
-        return self._largest * 0.25**i
+        return self._largest * math.ldexp(1.0, -2 * i)
 
     def _take(self) -> Tensor:
         """Append the quotient with the next step, and return what g is at the end of it."""

@@ -140,7 +140,7 @@ class BatchCheck:
             return True
         dtype = self._parameters.leaves[0].dtype
         runs = copy.run, copy.run_plainly
-        return gap <= sum(measured(partial(total, run), dtype) for run in runs)
+        return bool(gap <= sum(measured(partial(total, run), dtype) for run in runs))
 
     def _rounding(self, v: Tensor) -> float:
         """Return what rounding may do to a product, in norm."""
