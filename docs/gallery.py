@@ -54,10 +54,17 @@ then it holds on that condition. What a paper measured is decided by the largest
 
 {summary}
 
-The runs that were made are [at the end](#the-runs). The papers:
+Criteria were fixed before the runs, but for {revised} that were [changed after numbers were
+seen](#criteria-changed-after-numbers-were-seen). The runs that were made are [at the
+end](#the-runs). The papers:
 
 {papers}
 """
+
+CHANGED = (
+    "All other criteria were fixed before the numbers that they judge. A setting that was searched "
+    "for until the effect showed is named beside the run, as *searched for*."
+)
 
 
 def main(folders: Sequence[Path], home: Path = HOME, record: Path = FILE) -> None:
@@ -137,7 +144,10 @@ def table(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
         f"{partial or 'None'} of the items {'is' if partial == 1 else 'are'} incomplete"
         + ("; each says why." if partial else ".")
     )
-    parts = [TABLE.format(count=len(all_items()), summary=summary, papers=papers())]
+    revised = sum(bool(j.claim.revised) for j in judged.values())
+    parts = [
+        TABLE.format(count=len(all_items()), summary=summary, papers=papers(), revised=revised)
+    ]
     for number in PAPERS:
         rows = [
             (item.name, verdict(item, judged), basis(item, runs, judged))
@@ -152,6 +162,13 @@ def table(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
             if j.claim.id.startswith(mark)
         ]
         parts += [f"## {heading}", markdown(("entry", "where", "statement", "verdict"), rows)]
+    rows = [
+        (f"`{j.claim.id}`", j.claim.says, j.word, j.claim.revised)
+        for j in judged.values()
+        if j.claim.revised
+    ]
+    heads = ("entry", "statement", "verdict", "what was asked for at first, and why not now")
+    parts += ["## Criteria changed after numbers were seen", CHANGED, markdown(heads, rows)]
     return [*parts, "## The runs", made(runs)]
 
 
@@ -174,7 +191,9 @@ def basis(item: Item, runs: Sequence[Run], judged: dict[str, Judgement]) -> str:
     for name in item.judged.split():
         deciding = judged[name].deciding
         size = "undecided" if deciding is None else deciding.size
-        told.append(f"`{name}` {judged[name].word} ({size}{' run' * (size in PRESETS)})")
+        run = " run" * (size in PRESETS)
+        changed = "; criterion changed" * bool(judged[name].claim.revised)
+        told.append(f"`{name}` {judged[name].word} ({size}{run}{changed})")
     if item.figure:
         sizes = [run.preset for run in runs if run.experiment == item.figure]
         drawn = " and ".join(dict.fromkeys(sizes)) or "not yet"

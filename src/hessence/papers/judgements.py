@@ -18,6 +18,7 @@ from hessence.papers.page import Table
 from hessence.papers.recorded import Run, recorded_runs
 
 CHECK = "exact case"
+REVISED = "Criterion changed after numbers were seen"
 SIZES = (CHECK, *PRESETS)
 """What evidence is of, from small to large."""
 
@@ -112,6 +113,8 @@ class Judgement:
         told = [piece.told for piece in self.evidence]
         if self.claim.differs:
             told.append(f"Why they differ: {_ended(self.claim.differs)}")
+        if self.claim.revised:
+            told.append(f"{REVISED}: {_ended(self.claim.revised)}")
         return told
 
 
@@ -158,11 +161,13 @@ def findings_table(findings: Sequence[Finding]) -> Table:
 
 
 def numbers(finding: Finding) -> str:
-    """Return what a finding goes by: the numbers, the criterion and what was searched for."""
-    asked = f"; asked for: {finding.criterion}" if finding.criterion else ""
-    return (
-        finding.evidence + asked + (f"; searched for: {finding.searched}" * bool(finding.searched))
-    )
+    """Return what a finding goes by: the numbers, the criterion, and what was done to them."""
+    told = [finding.evidence]
+    told += [f"asked for: {finding.criterion}"] * bool(finding.criterion)
+    told += [f"searched for: {finding.searched}"] * bool(finding.searched)
+    claims = [all_claims()[name] for name in finding.ids if name in all_claims()]
+    told += [f"{REVISED.lower()}: {claim.revised}" for claim in claims if claim.revised]
+    return "; ".join(told)
 
 
 def outcome(finding: Finding) -> str:

@@ -298,6 +298,9 @@ CLAIMS = (
         "the sharpness of trained deep linear networks follows Σ_ℓ‖P_ℓΣ^½‖²‖S_ℓ‖² more than the "
         "norm of any layer or product without one, in every parametrisation",
         _depth_bound, measured=True,
+        revised="the experiment first asked for a correlation above 0.9 at every depth, size and "
+        "parametrisation; a run of 60 networks each had 0.87 and 0.88 at D = 10, and since then it "
+        "asks for the lead over every layer and product",
     ),
     Claim(
         "A-004-skip", "004 §5, asked",

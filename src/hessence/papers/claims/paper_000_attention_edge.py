@@ -256,6 +256,8 @@ CLAIMS = (
         "000-sharpening-trace", "000 App D.5, Fig 27",
         "while λ_max rises to 2/η, so does the trace",
         _growing_trace,
+        revised="first asked between two points, the start and the crossing of 2/η, which all "
+        "tokens pass; asked step by step, the condition on the tokens was found from the numbers",
     ),
     Claim(
         "000-sharpening-weights", "000 App D.5, Fig 27",

@@ -20,6 +20,11 @@ SIZES = (3, 5, 8)
 WIDTH = 10
 NETWORKS = 8
 OTHERS = (0.8, 0.87, 0.93, 1.07, 1.13, 1.2)
+CONTROLLED = (
+    "at first a pair within a mean eigenvalue was enough, which dense spectra have by chance, and "
+    "other targets, to be missed ten times as much, had a verdict of their own; now they have to "
+    "be missed twice as much for the pair to count"
+)
 
 
 def pairs_near(values: NDArray[Any], target: float) -> tuple[float, float]:
@@ -180,7 +185,7 @@ CLAIMS = (
         "000-pair-two-linear", "000 §4.1, Fig 3b",
         "with standard weights and data, two linear layers with three inputs or more have a pair "
         "within a mean eigenvalue of tr/D, closer than to other targets nearby",
-        _two_linear, measured=True,
+        _two_linear, measured=True, revised=CONTROLLED,
     ),
     Claim(
         "000-pair-mixed", "000 Fig 10",
@@ -191,17 +196,17 @@ CLAIMS = (
     Claim(
         "000-pair-four-linear", "000 §4.1, Fig 11",
         "with standard weights and data, so have four linear layers",
-        _four_linear, measured=True,
+        _four_linear, measured=True, revised=CONTROLLED,
     ),
     Claim(
         "000-pair-two-relu", "000 §4.1, Fig 12",
         "with standard weights and data, so have two layers with ReLU",
-        _two_relu, measured=True,
+        _two_relu, measured=True, revised=CONTROLLED,
     ),
     Claim(
         "000-pair-four-relu", "000 §4.1, Fig 13",
         "with standard weights and data, so have four layers with ReLU",
-        _four_relu, measured=True,
+        _four_relu, measured=True, revised=CONTROLLED,
     ),
     Claim(
         "000-no-best-pair", "000 §4.1",

@@ -74,5 +74,8 @@ CLAIMS = (
         "in deeper networks with ReLU the hidden matrices' squared Frobenius norms correlate more "
         "with λ_max than their spectral norms",
         None, measured=True,
+        revised="first asked of the best of all layers, at all depths; with one input and output "
+        "the first and the last layer are vectors, whose norms are the same number, and since then "
+        "it is asked of the matrices between them",
     ),
 )  # fmt: skip

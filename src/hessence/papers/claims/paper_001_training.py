@@ -125,6 +125,8 @@ CLAIMS = (
         "001-from-above", "001 §2, Fig 3",
         "it then converges to zero from above",
         _from_above,
+        revised="the experiment first asked it of all networks at the papers' rate and momentum, "
+        "which fails for inputs up to 1; the condition was derived after that",
     ),
     Claim(
         "001-high-rate", "001 §2",

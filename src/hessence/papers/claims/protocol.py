@@ -48,7 +48,9 @@ class Claim:
         What a paper measured is decided by the largest run. Any other statement is a theorem, which
         one counterexample of any size refutes.
     differs : str
-        Why runs of different sizes come out differently, in one sentence, if they do.
+        Why runs of different sizes come out differently, if they do, with the numbers that say so.
+    revised : str
+        What was asked for at first, if the criterion was changed after numbers had been seen.
     """
 
     id: str
@@ -57,6 +59,7 @@ class Claim:
     check: Callable[[], Verdict] | None
     measured: bool = False
     differs: str = ""
+    revised: str = ""
 
     @property
     def code(self) -> str:

