@@ -54,7 +54,7 @@ then it holds on that condition. What a paper measured is decided by the largest
 
 {summary}
 
-Criteria were fixed before the runs, but for {revised} that were [changed after numbers were
+Criteria come before runs, but for {revised} that were [changed after numbers were
 seen](#criteria-changed-after-numbers-were-seen). The runs that were made are [at the
 end](#the-runs). The papers:
 
@@ -62,8 +62,8 @@ end](#the-runs). The papers:
 """
 
 CHANGED = (
-    "All other criteria were fixed before the numbers that they judge. A setting that was searched "
-    "for until the effect showed is named beside the run, as *searched for*."
+    "All others were there first, as far as the history of the code tells. A setting that was "
+    "searched for until the effect showed is named beside its run, as *searched for*."
 )
 
 

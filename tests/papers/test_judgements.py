@@ -7,7 +7,15 @@ from hessence.papers.claims.protocol import Claim, Verdict
 from hessence.papers.experiments import Finding
 from hessence.papers.experiments.catalogue import all_experiments
 from hessence.papers.items import all_items
-from hessence.papers.judgements import CHECK, Evidence, Judgement, from_runs, judge_claim
+from hessence.papers.judgements import (
+    CHECK,
+    Evidence,
+    Judgement,
+    findings_table,
+    from_runs,
+    judge_claim,
+    ledger_table,
+)
 from hessence.papers.recorded import Run, as_text, merged, recorded_runs
 from tests.papers.claims.test_claims import VERDICTS
 
@@ -113,6 +121,21 @@ def test_differences_are_explained_and_nothing_else(name):
     assert judgement.evidence
     assert claim.differs or not judgement.disagree
     assert not claim.differs or len({piece.word for piece in judgement.evidence}) > 1
+
+
+def test_a_changed_criterion_is_shown_with_every_verdict_that_goes_by_it():
+    changed = [claim for claim in all_claims().values() if claim.revised]
+    shown = {name: [] for name in all_claims()}
+    for run in recorded_runs():
+        for found, row in zip(run.findings, findings_table(run.findings).rows, strict=True):
+            for name in found.ids:
+                shown[name].append(row[-1])
+    for claim in changed:
+        judgement = known_judgement(claim)
+        assert any(claim.revised in text for text in judgement.told)
+        assert claim.revised in ledger_table([judgement]).rows[0][-1]
+        assert all(claim.revised in text for text in shown[claim.id])
+    assert {"A-000-depth", "000-steady-bulk", "002-raw-share"} <= {claim.id for claim in changed}
 
 
 def test_every_item_is_judged_by_entries_that_exist():

@@ -47,7 +47,8 @@ def _as_json(judged: Sequence[Judgement]) -> str:
     entries = [
         {"id": j.claim.id, "where": j.claim.where, "says": j.claim.says, "check": j.claim.code,
          "verdict": j.word, "holds": j.holds, "condition": j.condition, "differs": j.claim.differs,
-         "revised": j.claim.revised, "evidence": [dataclasses.asdict(piece) for piece in j.evidence]}
+         "revised": j.claim.revised,
+         "evidence": [dataclasses.asdict(piece) for piece in j.evidence]}
         for j in judged
     ]  # fmt: skip
     return json.dumps(entries, indent=2)

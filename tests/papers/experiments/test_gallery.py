@@ -67,6 +67,9 @@ def test_the_table_has_every_item(home):
     assert tables(page)[: len(all_items())] == [3] * len(all_items())
     assert all(f"| {item.name} |" in page for item in all_items())
     assert "| `hessence reproduce relu-cells --preset tiny` |" in page
+    changed = page.partition("## Criteria changed after numbers were seen")[2]
+    entries = re.findall(r"^\| `(\S+)` \|", changed.partition("## The runs")[0], re.M)
+    assert entries == [claim.id for claim in all_claims().values() if claim.revised]
     missing = re.findall(r"reproduce (\S+) --preset paper` \| not made: needs [0-9.]+ ", page)
     assert missing == list(all_experiments())
 

@@ -86,14 +86,16 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
         return attention_loss(W_v, W_q, W_k, x, y, task["sink"])
 
     tested = (spectrum.spaces[0], spectrum["bulk"][0], spectrum.spaces[-1])
+    along = [space.vectors(1)[:, 0] for space in tested]
     gaps = [
-        curvature_along(loss, net.parameters(), space.vectors(1)[:, 0]) - space.value
-        for space in tested
+        curvature_along(loss, net.parameters(), vector) - space.value
+        for space, vector in zip(tested, along, strict=True)
     ]
     return {
         "attention": float(net.attention(x)[..., 0].mean()),
         "least_attention": float(net.attention(x)[..., 0].min()),
         "outliers": singles[:shown],
+        "value_share": float(np.sum(along[0][: d * d] ** 2)),  # of the top eigenvector
         "smallest": singles[-1],
         "pairs": len(bulk),
         "bulk": bulk + [0.0] * (d - len(bulk)),
@@ -211,40 +213,43 @@ def _on_sinks(settings: Settings, records: list[Record]) -> list[Finding]:
     def each(texts: list[str]) -> str:
         return "; ".join(f"{text} ({_told(c)})" for text, c in zip(texts, cases, strict=True))
 
+    shares = [np.median(_values(settings, records, c, "value_share"), axis=0) for c in cases]
+    values = [", ".join(f"{part[at]:.0%}" for part in shares) for at in (0, -1)]
     strong = f"a sink of {settings.largest_sink:g}"
     return [
         Finding(
-"000-sink-matrix-bulk",
-None if not len(kept) else kept.max() < GONE,
-f"{strong} leaves at most {kept.max() if len(kept) else 1:.0e} of it in the "
+            "000-sink-matrix-bulk",
+            None if not len(kept) else kept.max() < GONE,
+            f"{strong} leaves at most {kept.max() if len(kept) else 1:.0e} of it in the "
             f"{len(kept)} such networks; in all "
             + each([f"{len(part)}, {part.max():.0e}" for part in left]),
-criterion=f"less than {GONE:g} of the bulk is left in every network in which the sink "
+            criterion=f"less than {GONE:g} of the bulk is left in every network in which the sink "
             f"takes {FULL:.0%} of every token's attention or more",
-),
+        ),
         Finding(
-"000-sink-steps",
-None if not steps else wrong == 0,
-f"the bulk grows at {wrong} of {steps} such steps; at weaker sinks it grows before it "
+            "000-sink-steps",
+            None if not steps else wrong == 0,
+            f"the bulk grows at {wrong} of {steps} such steps; at weaker sinks it grows before it "
             f"shrinks in {early:.0%} of networks",
-criterion="at every step from sinks at which the first token has "
+            criterion="at every step from sinks at which the first token has "
             f"{FULL:.0%} of every token's attention or more",
-),
+        ),
         Finding(
-"000-sink-matrix-outliers",
-min(np.mean(part > 1) for part in grown) > 0.5,
-f"{strong} makes λ_max larger in " + each(
-                [f"{np.mean(part > 1):.0%}, by {np.median(part):.2f} in the median"
+            "000-sink-matrix-outliers",
+            min(np.mean(part > 1) for part in grown) > 0.5,
+            f"{strong} makes λ_max larger in " + each(
+                [f"{np.mean(part > 1):.0%}, {np.median(part):.2f} times as large in the median"
                  for part in grown]
-            ),
-criterion="in most networks of every setting",
-),
+            ) + f". Value weights have {values[0]} of its eigenvector without a sink, in the same "
+            f"order and in the median, and {values[1]} with it",
+            criterion="in most networks of every setting",
+        ),
         Finding(
-"000-sink-sharpness-steps",
-min(sharper) > 0.5,
-"at every step in " + each([f"{part:.0%}" for part in sharper]),
-criterion="at every step of the sweep in most networks of every setting",
-),
+            "000-sink-sharpness-steps",
+            min(sharper) > 0.5,
+            "at every step in " + each([f"{part:.0%}" for part in sharper]),
+            criterion="at every step of the sweep in most networks of every setting",
+        ),
     ]  # fmt: skip
 
 

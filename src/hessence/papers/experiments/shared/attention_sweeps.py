@@ -157,36 +157,36 @@ def _on_sinks(settings: Any, records: list[Record]) -> list[Finding]:
     steps, rises, before = np.sum(risen, axis=0)
     return [
         Finding(
-"000-sink-bulk",
-max(part.max() for part in left) < GONE,
-f"a sink of {settings.largest_sink:g} leaves at most "
+            "000-sink-bulk",
+            max(part.max() for part in left) < GONE,
+            f"a sink of {settings.largest_sink:g} leaves at most "
             + ", ".join(f"{part.max():.0e} of it ({kind})"
                         for part, kind in zip(left, kinds, strict=True)),
-criterion=f"less than {GONE:g} of the bulk is left in every network",
-),
+            criterion=f"less than {GONE:g} of the bulk is left in every network",
+        ),
         Finding(
-"000-sink-steps",
-None if not steps else rises == 0,
-f"the bulk grows at {rises:.0f} of {steps:.0f} such steps; at weaker sinks it grows "
+            "000-sink-steps",
+            None if not steps else rises == 0,
+            f"the bulk grows at {rises:.0f} of {steps:.0f} such steps; at weaker sinks it grows "
             f"before it shrinks in {before / 2:.0%} of networks",
-criterion=f"at every step of the sweep from sinks at which the first token has "
+            criterion=f"at every step of the sweep from sinks at which the first token has "
             f"{FULL:.0%} of the attention or more",
-),
+        ),
         Finding(
-"000-sink-sharpness",
-np.mean(grown[1] > 1) > 0.5,
-"; ".join(f"in {np.mean(part > 1):.0%}, by a factor of {np.median(part):.1f} in the "
+            "000-sink-sharpness",
+            np.mean(grown[1] > 1) > 0.5,
+            "; ".join(f"in {np.mean(part > 1):.0%}, by a factor of {np.median(part):.1f} in the "
                       f"median ({kind})" for part, kind in zip(grown, kinds, strict=True)),
-criterion=f"in most networks with first tokens {settings.massive:g} times larger, at a "
+            criterion=f"in most networks with first tokens {settings.massive:g} times larger, at a "
             f"sink of {settings.largest_sink:g}",
-),
+        ),
         Finding(
-"000-sink-condition",
-min(np.mean(part > 1) for part in conditions) > 0.5,
-"; ".join(f"in {np.mean(part > 1):.0%}, by a factor of {np.median(part):.0e} in the "
+            "000-sink-condition",
+            min(np.mean(part > 1) for part in conditions) > 0.5,
+            "; ".join(f"in {np.mean(part > 1):.0%}, by a factor of {np.median(part):.0e} in the "
                       f"median ({kind})" for part, kind in zip(conditions, kinds, strict=True)),
-criterion=f"in most networks, at a sink of {settings.largest_sink:g}",
-),
+            criterion=f"in most networks, at a sink of {settings.largest_sink:g}",
+        ),
     ]  # fmt: skip
 
 
