@@ -14,7 +14,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
-from hessence.data.losses import PointwiseLoss
+from hessence.data.losses import CrossEntropy, Logistic, PointwiseLoss, sigmoid
 from hessence.data.matrix_objectives import MatrixLoss, MatrixQuadratic
 
 STEP = 4
@@ -108,29 +108,77 @@ def moved_derivatives(
 
     Predictions f are moved by a multiple of their errors `reach`, to see what that does.
     """
-    coupled = bool(getattr(loss, "coupled", False))
-    if not coupled:
+    if not getattr(loss, "coupled", False):
         # Of a residual, that of the target comes on top.
         reach = reach + epsilon(f) * np.abs(to_numpy(y).astype(np.float64))
-    steps = [STEP * reach, -STEP * reach]
-    if coupled:
-        steps = [step * own for step in steps for own in np.eye(reach.shape[-1])]
-    else:
-        # A loss may bend sharply where it is least, and the prediction be on either side of that.
-        gap = to_numpy(y - f).astype(np.float64)
-        steps.append(np.clip(gap, -STEP * reach, STEP * reach))
+    changes = _changes(loss, f, y, STEP * reach)
     found = []
-    for derivative in (loss.first, loss.second):
-        here = derivative(f, y)
-        size = np.abs(to_numpy(here).astype(np.float64))
+    for derivative, change in zip((loss.first, loss.second), changes, strict=True):
+        size = np.abs(to_numpy(derivative(f, y)).astype(np.float64))
         # A derivative of a saturated loss may fall below the smallest number there is.
         off = 8 * epsilon(f) * size + float(api.array_namespace(f).finfo(f.dtype).smallest_normal)
-        for step in steps:
-            there = derivative(f + like(step, f), y)
-            off = off + np.abs(to_numpy(there - here).astype(np.float64))
-        found.append((size, off))
-    if not coupled:
+        found.append((size, off + change))
+    if not getattr(loss, "coupled", False):
         # Between two points the first derivative may go up and down as far as the second lets it.
         (size, off), (curve, bent) = found
         found[0] = size, off + reach * (curve + bent)
     return found[0], found[1]
+
+
+def _changes(loss: PointwiseLoss, f: Array, y: Array, far: Numbers) -> tuple[Numbers, Numbers]:
+    """Return how much the first and the second derivative change, where f is moved by up to far."""
+    if isinstance(loss, CrossEntropy):
+        return _changes_of_cross_entropy(*(to_numpy(a).astype(np.float64) for a in (f, y)), far)
+    steps = [far, -far]
+    if getattr(loss, "coupled", False):
+        steps = [step * own for step in steps for own in np.eye(far.shape[-1])]
+    else:
+        # A loss may bend sharply where it is least, and the prediction be on either side of that;
+        # the logistic loss bends most where the prediction is zero.
+        middles = (y - f, -f) if isinstance(loss, Logistic) else (y - f,)
+        steps += [np.clip(to_numpy(gap).astype(np.float64), -far, far) for gap in middles]
+    changes = []
+    for derivative in (loss.first, loss.second):
+        gaps = [to_numpy(derivative(f + like(step, f), y) - derivative(f, y)) for step in steps]
+        changes.append(np.sum(np.abs(np.asarray(gaps).astype(np.float64)), axis=0))
+    return changes[0], changes[1]
+
+
+def _changes_of_cross_entropy(f: Numbers, y: Numbers, far: Numbers) -> tuple[Numbers, Numbers]:
+    r"""Bound the changes wherever f is moved to, and not only at the ends.
+
+    Two classes may be decided at f and at both ends, and not in between. The margin
+    :math:`m_k = f_k - \log \sum_{j \neq k} e^{f_j}` grows with :math:`f_k` and falls with the
+    others, so it is between two values that are known, and so are :math:`p_k = \sigma(m_k)` and
+    what the others have, :math:`1 - p_k = \sigma(-m_k)`. Of the second derivative, the diagonal
+    :math:`p_k (1 - p_k)` falls with :math:`|m_k|`, and :math:`p_k p_l \le 1/4`.
+    """
+    low, here, high = _margins(f, -far), _margins(f, 0 * far), _margins(f, far)
+    p = [sigmoid(m) for m in (low, here, high)]
+    others = [sigmoid(-m) for m in (high, here, low)]
+    # The smaller one of p and 1 − p keeps its digits.
+    change = np.where(here > 0, _change(*others), _change(*p))
+    nearest, farthest = np.clip(0.0, low, high), np.where(high > -low, high, low)
+    own = _change(*(sigmoid(m) * sigmoid(-m) for m in (farthest, here, nearest)))
+    least, now, most = (a[..., :, None] * a[..., None, :] for a in p)
+    second = _change(least, now, np.minimum(most, 0.25))
+    eye = np.eye(f.shape[-1])
+    total = np.sum(y, axis=-1)[..., None]
+    return total * change, total[..., None] * np.where(eye == 1, own[..., None] * eye, second)
+
+
+def _change(least: Numbers, here: Numbers, most: Numbers) -> Numbers:
+    found: Numbers = np.maximum(np.maximum(most - here, here - least), 0.0)
+    return found
+
+
+def _margins(f: Numbers, far: Numbers) -> Numbers:
+    """Return f_k − log Σ_{j≠k} exp f_j, where f_k is moved by far_k and all f_j by −far_j."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        others = (f - far)[..., None, :] + np.where(np.eye(f.shape[-1]) == 1, -np.inf, 0.0)
+        top = np.max(others, axis=-1)
+        top = np.where(np.isfinite(top), top, 0.0)
+        margins = f + far - top - np.log(np.sum(np.exp(others - top[..., None]), axis=-1))
+    # Infinite predictions tell nothing.
+    found: Numbers = np.where(np.isnan(margins), np.where(far < 0, -np.inf, np.inf), margins)
+    return found

@@ -131,8 +131,9 @@ class BatchCheck:
         copy, batch = self._problem.copy, self._batch
 
         def total(run: Callable[..., Any]) -> Tensor:
-            value, count = run(self._problem.criterion.total, batch)
-            return torch.stack([torch.as_tensor(part).detach() for part in (value, count)])
+            found = run(self._problem.criterion.total, batch)
+            numbers = [float(torch.as_tensor(part).detach()) for part in found]
+            return torch.tensor(numbers, dtype=torch.float64)
 
         (mine, count), (theirs, _) = (total(run).tolist() for run in (copy.run, copy.run_plainly))
         gap = abs(mine - theirs) - SAME_LOSS * (abs(theirs) + abs(count))
