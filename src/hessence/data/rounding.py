@@ -128,7 +128,8 @@ def moved_derivatives(
 def _changes(loss: PointwiseLoss, f: Array, y: Array, far: Numbers) -> tuple[Numbers, Numbers]:
     """Return how much the first and the second derivative change, where f is moved by up to far."""
     if isinstance(loss, CrossEntropy):
-        return _changes_of_cross_entropy(*(to_numpy(a).astype(np.float64) for a in (f, y)), far)
+        logits, targets = (to_numpy(a).astype(np.float64) for a in (f, y))
+        return _changes_of_cross_entropy(logits, targets, far)
     steps = [far, -far]
     if getattr(loss, "coupled", False):
         steps = [step * own for step in steps for own in np.eye(far.shape[-1])]
