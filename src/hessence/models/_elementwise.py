@@ -200,32 +200,6 @@ class Tape(TorchFunctionMode):  # type: ignore[misc]
         self._alive += [*tensors, *made]
 
 
-class StoppedError(Exception):
-    """Ends a run of a model as soon as what it is for is known."""
-
-
-@dataclass(eq=False)
-class Entering(TorchFunctionMode):  # type: ignore[misc]
-    """Runs a model up to the linear layer with a weight, and keeps what enters it."""
-
-    weight: Tensor
-    taken: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.nn.functional.linear:
-            given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
-            if given["weight"] is self.weight:
-                self.taken = given["input"].detach().clone()
-                raise StoppedError
-        return func(*args, **kwargs)
-
-
 def as_numbers(tensor: Tensor) -> Numbers:
     """Return a tensor as NumPy's, in double precision."""
     return np.ascontiguousarray(tensor.detach().cpu().double().numpy())

@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hessence.models._exact_kernels import with_exact_kernels
 from hessence.models._model_copy import ModelCopy
 from hessence.models._products import Graph
 from hessence.models.criterion import PairCriterion
@@ -160,7 +159,7 @@ class FeedForwardGraph(Graph):
         self._loss_hessian: Callable[[Tensor], Tensor] = lambda u: (
             hessian(u.reshape(prediction.shape)).reshape(signal.shape).to(signal.dtype)
         )
-        gradient = _loss_gradient(criterion, prediction, target).reshape(signal.shape)
+        gradient = criterion.gradient(prediction, target).reshape(signal.shape)
         self._go_back(derivatives_after, gradient)
 
     def _go_back(
@@ -279,18 +278,3 @@ def _activate(
             return after.detach(), (first, torch.zeros_like(first))
         (second,) = torch.autograd.grad(first.sum(), z, materialize_grads=True)
     return after.detach(), (first.detach(), second)
-
-
-def _loss_gradient(criterion: PairCriterion, prediction: Tensor, target: Any) -> Tensor:
-    """Return the gradient of the total in the prediction."""
-
-    def gradient() -> Tensor:
-        z = prediction.detach().requires_grad_()
-        total = criterion.sum(z, target)
-        if not total.requires_grad:
-            return torch.zeros_like(prediction)
-        found: Tensor = torch.autograd.grad(total, z, materialize_grads=True)[0]
-        return found
-
-    found: Tensor = with_exact_kernels(gradient)
-    return found

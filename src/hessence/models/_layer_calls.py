@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from hessence.models._model_copy import ModelCopy
+from hessence.models.model_layers import graph_uses
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,27 +72,16 @@ def watched(
 def used_otherwise(result: Tensor, leaves: Sequence[Tensor], calls: Sequence[Call]) -> list[int]:
     """Return which leaves a result depends on by more than the calls."""
     known = Counter(i for call in calls for i in (call.weight, call.bias) if i is not None)
-    edges = _edges(result)
-    return [i for i, leaf in enumerate(leaves) if edges[id(leaf)] > known[i]]
-
-
-def _edges(result: Tensor) -> Counter[int]:
-    """Return how many edges of a graph lead to each leaf, by its identity."""
-    found: Counter[int] = Counter()
-    if result.grad_fn is None:
-        found[id(result)] += 1
-        return found
-    waiting, seen = [result.grad_fn], {result.grad_fn}
-    while waiting:
-        for before, _ in waiting.pop().next_functions:
-            if before is None:
-                continue
-            if hasattr(before, "variable"):
-                found[id(before.variable)] += 1
-            elif before not in seen:
-                seen.add(before)
-                waiting.append(before)
-    return found
+    edges = (
+        {id(result): 1}
+        if result.grad_fn is None
+        else {
+            id(node.variable): count
+            for node, count in graph_uses([result]).items()
+            if hasattr(node, "variable")
+        }
+    )
+    return [i for i, leaf in enumerate(leaves) if edges.get(id(leaf), 0) > known[i]]
 
 
 class _Watch(TorchFunctionMode):  # type: ignore[misc]

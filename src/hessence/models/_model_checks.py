@@ -18,7 +18,7 @@ from hessence.models._model_copy import ModelCopy
 from hessence.models._parameters import Parameters
 from hessence.models._problem import Problem
 from hessence.models._products import Graph
-from hessence.models.batch_parts import can_join, first_length, joined, rebuilt, some_rows
+from hessence.models.batch_parts import can_join, first_length, joined, some_rows, widened
 from hessence.models.checks import Check, agree, is_symmetric, outcome, unit_vectors
 from hessence.models.criterion import FunctionCriterion, OwnCriterion, predict
 from hessence.models.data import Batches
@@ -178,7 +178,7 @@ class BatchCheck:
         if double or not self._is_the_models:
             return self._problem, self._batch
         try:
-            problem, batch = self._problem.doubled(), rebuilt(_wide, self._batch)
+            problem, batch = self._problem.doubled(), widened(self._batch)
             gradients = self._moved(problem, batch, problem.copy)
             if all(gradient.dtype == torch.float64 for gradient in gradients):
                 return problem, batch
@@ -186,10 +186,6 @@ class BatchCheck:
             # The model or the loss is made for single precision only.
             pass
         return self._problem, self._batch
-
-
-def _wide(part: Any) -> Any:
-    return part.double() if isinstance(part, Tensor) and part.is_floating_point() else part
 
 
 def misfit(problem: Problem) -> str | None:

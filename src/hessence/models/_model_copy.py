@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from hessence._common.arrays import dtype_name
 from hessence.models._exact_kernels import outside_inference, with_exact_kernels, with_recording
 from hessence.models._parameters import Parameters, irregular, listed
 from hessence.models.batch_parts import copied, tensors_in
-from hessence.models.model_layers import ModelState, require_deterministic, unwrap
+from hessence.models.model_layers import ModelState, graph_uses, require_deterministic, unwrap
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _SIMPLE = (bool, int, float, str, type(None))
@@ -256,7 +256,7 @@ class ModelCopy:
 
         PyTorch takes it for a constant, without a word, where nothing else depends on parameters.
         """
-        if not self._twice and any(node.name() == ERROR for node in _graph_nodes(gradients)):
+        if not self._twice and any(node.name() == ERROR for node in graph_uses(gradients)):
             raise NotImplementedError(
                 "model or loss has an operation that is differentiable once, as a custom backward "
                 f"may be: {REMEDY}"
@@ -298,22 +298,11 @@ def _shapes(model: nn.Module) -> dict[str, torch.Size]:
     return {name: parameter.shape for name, parameter in model.named_parameters()}
 
 
-def _graph_nodes(tensors: Iterable[Tensor]) -> Iterator[Any]:
-    """Go through all steps of the graphs that tensors come from."""
-    waiting, seen = [tensor.grad_fn for tensor in tensors], set()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [before for before, _ in node.next_functions]
-            yield node
-
-
 def _graph_leaves(total: Tensor) -> set[int]:
     """Return the identities of the tensors that a graph begins with."""
     if total.grad_fn is None:
         return {id(total)}
-    return {id(node.variable) for node in _graph_nodes([total]) if hasattr(node, "variable")}
+    return {id(node.variable) for node in graph_uses([total]) if hasattr(node, "variable")}
 
 
 def _deep_copy(thing: Thing, memo: dict[int, Any]) -> Thing:

@@ -24,7 +24,7 @@ from hessence.models._problem import Problem
 from hessence.models._products import Graphs
 from hessence.models.batch_parts import tensors_in
 from hessence.models.checks import Check, CheckWarning
-from hessence.models.data import gather, parallel, sum_number, sum_tensor
+from hessence.models.data import gather, sum_number, sum_tensor
 from hessence.models.rounding import DRAWS, FACTOR, RandomRounding
 from hessence.spectra.operators import Operator
 
@@ -207,8 +207,7 @@ class ModelOperator(Operator):
             said = checked.message if checked.finite else f"{self._culprit()}."
             message = said if said.startswith("data") else f"model: {said}"
         # Where one rank stopped alone, the others would wait for it.
-        found = [(refused, checked.passed, message)]
-        everywhere = gather(found[0]) if parallel() else found
+        everywhere = gather((refused, checked.passed, message))
         for refused, _, message in everywhere:
             if refused:
                 raise ValueError(message)

@@ -179,7 +179,7 @@ class Problem:
             return
         steady = self.is_steady(self._some(TRIED))
         # Where one rank stopped alone, the others would wait for it.
-        if not all(gather(steady) if parallel() else [steady]):
+        if not all(gather(steady)):
             raise ValueError(f"model: {RANDOM}")
         self._steady = True
 

@@ -292,15 +292,10 @@ class _Turned:
 
     def put(self, parts: list[Tensor], matrices: Tensor) -> None:
         """Put matrices (n, g, out, in) back; a single one without n in front."""
-        lead = parts[self._weight].ndim
         if self._bias is not None:
-            bias = matrices[..., -1].flatten(1)
-            lone = parts[self._bias].ndim == 1
-            parts[self._bias] = bias[0] if lone else bias
+            parts[self._bias] = matrices[..., -1].reshape(parts[self._bias].shape)
             matrices = matrices[..., :-1]
-        shape = parts[self._weight].shape
-        parts[self._weight] = matrices.reshape(shape)
-        assert parts[self._weight].ndim == lead
+        parts[self._weight] = matrices.reshape(parts[self._weight].shape)
 
     def __call__(self, matrices: Tensor) -> Tensor:
         """Turn matrices (n, g, out, in)."""

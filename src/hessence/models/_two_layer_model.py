@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from hessence._common.arrays import Numbers
 from hessence.data.losses import CrossEntropy, Huber, Squared
 from hessence.models._criteria import PointwiseCriterion, TorchCriterion
-from hessence.models._elementwise import Elementwise, Entering, StoppedError, Tape, as_numbers
+from hessence.models._elementwise import Elementwise, Tape, as_numbers
 from hessence.models._loss_hessian import sample_blocks
 from hessence.models._problem import Problem
-from hessence.models.batch_parts import rebuilt, some_rows
+from hessence.models.batch_parts import some_rows, widened
 from hessence.models.criterion import PairCriterion, predict
+from hessence.models.model_layers import entering
 from hessence.networks.two_layer.problem import ULPS, UNIT, LossAt, TwoLayer
 
 TRIED = 2**21
@@ -138,18 +139,10 @@ def _require(tape: Tape, output: Any, batch: Any) -> Elementwise:
 
 
 def _entering(problem: Problem, weight: Tensor, inputs: Any) -> Numbers:
-    watch = Entering(weight)
+    def run(model: nn.Module, taken: Any) -> Tensor:
+        return entering(lambda: predict(model, taken), weight)
 
-    def run(model: nn.Module, taken: Any) -> None:
-        try:
-            with torch.no_grad(), watch:
-                predict(model, taken)
-        except StoppedError:
-            pass
-
-    problem.copy.run(run, inputs)
-    assert watch.taken is not None
-    return as_numbers(watch.taken)
+    return as_numbers(problem.copy.run(run, inputs))
 
 
 def _biased(model: nn.Module, weight: str) -> Numbers:
@@ -178,7 +171,7 @@ class _Losses:
             start += len(inputs)
             z = rows.reshape(len(inputs), *self.tail)
             count += self.criterion.count(z, target)
-            parts.append((_gradient(self.criterion, z, target), self._blocks(z, target)))
+            parts.append((self.criterion.gradient(z, target), self._blocks(z, target)))
         divisor = count if self.averaged else 1.0
         gradient = torch.cat([part[0].reshape(-1, outputs) for part in parts]) / divisor
         hessian = torch.cat([part[1] for part in parts]) / divisor
@@ -215,15 +208,6 @@ class _Losses:
             steepness=0.0 if quadratic else 2.0,
             shifts=isinstance(known, (nn.CrossEntropyLoss, CrossEntropy)),
         )
-
-
-def _gradient(criterion: PairCriterion, z: Tensor, target: Any) -> Tensor:
-    with torch.enable_grad():
-        leaf = z.detach().clone().requires_grad_()
-        total = criterion.sum(leaf, target)
-        if not total.requires_grad:
-            return torch.zeros_like(z)
-        return torch.autograd.grad(total, leaf, materialize_grads=True)[0]
 
 
 def _confirm(
@@ -263,12 +247,3 @@ def _confirm(
         raise NotTwoLayersError(
             "the second derivative of the loss along a direction is not that of two layers"
         )
-
-
-def widened(batch: Any) -> Any:
-    """Return a batch in double precision."""
-    return rebuilt(_wide, batch)
-
-
-def _wide(part: Any) -> Any:
-    return part.double() if isinstance(part, Tensor) and part.is_floating_point() else part

@@ -81,6 +81,15 @@ def copied(batch: Any) -> Any:
     return rebuilt(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
 
 
+def widened(batch: Any) -> Any:
+    """Return a batch in double precision."""
+
+    def wide(leaf: Any) -> Any:
+        return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+    return rebuilt(wide, batch)
+
+
 def some_rows(batch: Any, rows: slice) -> Any:
     """Return some of the samples: of tensors, and of lists with something for each."""
     return rebuilt(lambda leaf: leaf[rows] if isinstance(leaf, SEVERAL) else leaf, batch)

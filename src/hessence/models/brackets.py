@@ -109,7 +109,8 @@ def brackets(
         return two_layer_brackets(of_network(model, data, loss))
     from hessence.models._dual_brackets import dual_brackets
     from hessence.models._problem import Problem
-    from hessence.models._two_layer_model import NotTwoLayersError, read, widened
+    from hessence.models._two_layer_model import NotTwoLayersError, read
+    from hessence.models.batch_parts import widened
     from hessence.models.data import parallel
     from hessence.models.model_matrices import hessian
 

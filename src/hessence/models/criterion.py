@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from hessence._common.arrays import dtype_name
 from hessence.models import _loss_hessian as loss_hessian
+from hessence.models._exact_kernels import with_exact_kernels
 from hessence.models._loss_hessian import LossHessian
 from hessence.models.batch_parts import copied, first_length
 
@@ -71,6 +72,19 @@ class PairCriterion(Criterion):
         """Return the loss if these are all predictions and targets."""
         total = self.sum(prediction, target)
         return total / self.count(prediction, target) if self.averaged else total
+
+    def gradient(self, prediction: Tensor, target: Any) -> Tensor:
+        """Return the total's gradient in the prediction."""
+        z = prediction.detach().requires_grad_()
+
+        def differentiated() -> Any:
+            total = self.sum(z, target)
+            if not total.requires_grad:
+                return torch.zeros_like(prediction)
+            return torch.autograd.grad(total, z, materialize_grads=True)[0]
+
+        found: Tensor = with_exact_kernels(differentiated)
+        return found
 
     def hessian(self, prediction: Tensor, target: Any) -> LossHessian:
         """Return how the total's second derivative in the prediction acts on a direction."""

@@ -284,6 +284,8 @@ def parallel() -> bool:
 
 def gather(thing: Any) -> list[Any]:
     """Return what every rank has, in the order of ranks; for small things, on the CPU."""
+    if not parallel():
+        return [thing]
     things: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(things, thing)
     return things

@@ -1,12 +1,14 @@
-"""What a PyTorch model is made of: plain layers, random ones, and buffers."""
+"""What a PyTorch model is made of, plain layers, random ones and buffers, and what a run tells."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 _DROPOUTS = (nn.modules.dropout._DropoutNd,)
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -116,6 +118,59 @@ def _random(module: nn.Module) -> str | None:
     if isinstance(module, nn.RReLU) and module.lower < module.upper:
         return "draws random slopes"
     return None
+
+
+def entering(run: Callable[[], Any], weight: Tensor) -> Tensor:
+    """Return what the linear layer with a weight takes; the run of its model ends there."""
+    watch = _Entering(weight)
+    try:
+        with torch.no_grad(), watch:
+            run()
+    except _StoppedError:
+        pass
+    assert watch.taken is not None
+    return watch.taken
+
+
+class _StoppedError(Exception):
+    """Ends a run of a model as soon as what it is for is known."""
+
+
+class _Entering(TorchFunctionMode):  # type: ignore[misc]
+    """Keeps what enters the linear layer with a weight, and stops there."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self._weight = weight
+        self.taken: Tensor | None = None
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is nn.functional.linear:
+            given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+            if given["weight"] is self._weight:
+                self.taken = given["input"].detach().clone()
+                raise _StoppedError
+        return func(*args, **kwargs)
+
+
+def graph_uses(results: Iterable[Tensor]) -> Counter[Any]:
+    """Return the nodes of the graphs that PyTorch has recorded of results, and how many take each.
+
+    To be a result is a use too.
+    """
+    waiting = [tensor.grad_fn for tensor in results if tensor.grad_fn is not None]
+    uses, seen = Counter(waiting), set()
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            taken = [before for before, _ in node.next_functions if before is not None]
+            uses.update(taken)
+            waiting += taken
+    return uses
 
 
 class ModelState:

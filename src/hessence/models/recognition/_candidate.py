@@ -15,9 +15,9 @@ from torch.nn.utils.parametrize import is_parametrized
 from hessence.models.batch_parts import byte_count
 from hessence.models.criterion import PairCriterion
 from hessence.models.data import gather, is_sample_pair, merged, parallel
-from hessence.models.model_layers import has_hooks
+from hessence.models.model_layers import entering, has_hooks
 from hessence.models.model_matrices import ModelHessian, hessian
-from hessence.models.recognition._program import Layer, Program, Relu, Skip, Steps, features, read
+from hessence.models.recognition._program import Layer, Program, Relu, Skip, Steps, read
 from hessence.spectra.reduced import Reduced
 from hessence.spectra.spectrum import Spectrum
 
@@ -198,8 +198,9 @@ class Candidate:
         return x, y
 
     def features(self, inputs: Tensor) -> Tensor:
-        """Return what the first layer takes of some inputs."""
-        return features(self.model, inputs, self.layers[0])
+        """Return what the first layer takes of inputs, after steps without parameters."""
+        first = self.model.get_parameter(self.layers[0].weight)
+        return entering(lambda: self.model(inputs.clone()), first)
 
     @property
     def x(self) -> Tensor:
@@ -230,8 +231,7 @@ class Candidate:
 
     def anywhere(self, holds: Callable[[Tensor], Tensor]) -> bool:
         """Whether something holds for an entry of what the first layer takes, on any rank."""
-        own = any(bool(holds(self.features(x)).any()) for x, _ in self.batches)
-        return any(gather(own)) if parallel() else own
+        return any(gather(any(bool(holds(self.features(x)).any()) for x, _ in self.batches)))
 
     def hessian(
         self, model: nn.Module, prepare: Callable[[Tensor], Tensor] | None = None
@@ -304,7 +304,6 @@ def _require_ordinary(model: nn.Module, size: int) -> None:
 
 def _agree(missing: str | None, hint: str = "") -> None:
     """Refuse on all ranks what one of them refuses, since all must do the same."""
-    own = missing, hint
-    for told, remedy in gather(own) if parallel() else [own]:
+    for told, remedy in gather((missing, hint)):
         if told is not None:
             raise NotRecognised(told, hint=remedy)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from hessence._common.arrays import Numbers
 from hessence._common.messages import warn
-from hessence.models.data import gather, parallel
+from hessence.models.data import gather
 from hessence.models.model_matrices import ModelHessian
 from hessence.models.recognition._candidate import (
     VARIABLES,
@@ -154,13 +154,9 @@ class _Cells:
             for i, calls in zip(self._active, record.positive, strict=True):
                 rows = torch.cat([call.reshape(-1, call.shape[-1]) for call in calls])
                 found[i].append(np.packbits(rows.cpu().numpy(), axis=0))
-        patterns = {i: np.concatenate(rows) for i, rows in found.items()}
-        if parallel():
-            shares = gather((patterns, kinks))
-            patterns = {i: np.concatenate([own[i] for own, _ in shares]) for i in patterns}
-            kinks = sum(own for _, own in shares)
-        self.kinks = kinks
-        return patterns
+        shares = gather((found, kinks))
+        self.kinks = sum(own for _, own in shares)
+        return {i: np.concatenate([row for own, _ in shares for row in own[i]]) for i in found}
 
     def least(self) -> int:
         """Return how many parameters the model has if every cell needs one unit only."""

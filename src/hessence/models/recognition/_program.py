@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from hessence.models.model_layers import graph_uses
 from hessence.models.recognition._slopes import activation
 
 SAMPLES = 64
@@ -107,15 +108,6 @@ def read(model: nn.Module, inputs: Tensor) -> Program:
         return _watched(model, inputs)
 
 
-def features(model: nn.Module, inputs: Tensor, layer: Layer) -> Tensor:
-    """Return what a linear layer takes, such as the data after steps without parameters."""
-    watch = _Input(model.get_parameter(layer.weight))
-    with torch.no_grad(), watch:
-        model(inputs.clone())
-    assert watch.taken is not None
-    return watch.taken
-
-
 def _watched(model: nn.Module, inputs: Tensor) -> Program:
     watch = _Watch({id(p): name for name, p in model.named_parameters()})
     own = inputs.clone()
@@ -125,22 +117,8 @@ def _watched(model: nn.Module, inputs: Tensor) -> Program:
     pairs = []
     # In an object there may be anything; then no layer is known to have no other use.
     if all(leaf is None or isinstance(leaf, (Tensor, str, int, float)) for leaf in leaves):
-        pairs = watch.pairs(_uses([leaf for leaf in leaves if isinstance(leaf, Tensor)]))
+        pairs = watch.pairs(graph_uses(leaf for leaf in leaves if isinstance(leaf, Tensor)))
     return Program(watch.steps(output), pairs, watch.obstacle)
-
-
-def _uses(results: list[Tensor]) -> Counter[Any]:
-    """Return how many nodes of a graph take what each node makes; to be a result is a use too."""
-    waiting = [tensor.grad_fn for tensor in results if tensor.grad_fn is not None]
-    uses, seen = Counter(waiting), set()
-    while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            taken = [before for before, _ in node.next_functions if before is not None]
-            uses.update(taken)
-            waiting += taken
-    return uses
 
 
 @dataclass(frozen=True)
@@ -163,31 +141,6 @@ class _Call:
     made: Key
     node: Any
     activation: str | None = None
-
-
-class _Input(TorchFunctionMode):  # type: ignore[misc]
-    """Keeps the input of the linear layer with a weight."""
-
-    def __init__(self, weight: Tensor) -> None:
-        super().__init__()
-        self._weight = weight
-        self.taken: Tensor | None = None
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func is nn.functional.linear:
-            input, weight, _ = _arguments(*args, **(kwargs or {}))
-            if weight is self._weight:
-                self.taken = input.clone()
-        return func(*args, **(kwargs or {}))
-
-
-def _arguments(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the arguments of ``linear``, however they were given."""
-    return input, weight, bias
 
 
 @dataclass(eq=False)
