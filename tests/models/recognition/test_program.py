@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from hessence.models.recognition._program import Layer, Relu, Skip, features, read
+from hessence.models.model_layers import entering
+from hessence.models.recognition._program import Layer, Relu, Skip, read
 from tests.models.recognition.custom import Custom, torch_double
 
 
@@ -137,7 +138,9 @@ def test_biases_and_obstacles():
     assert not model[1]._forward_pre_hooks
 
 
-def test_features_are_what_the_first_layer_takes():
+def test_what_enters_a_layer():
     x = torch.randn(100, 3, **torch_double)
     model = Two(lambda m, x: m.b(torch.relu(m.a(torch.sin(x)))))
-    assert torch.equal(features(model, x, A), torch.sin(x))
+    assert torch.equal(entering(lambda: model(x), model.a.weight), torch.sin(x))
+    hidden = torch.relu(model.a(torch.sin(x)))
+    assert torch.equal(entering(lambda: model(x), model.b.weight), hidden)
