@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
@@ -65,6 +66,8 @@ def in_processes(work: Sequence[Job], workers: int) -> Iterator[Outcome]:
 
 def _pool(work: Iterable[Job], workers: int) -> Any:
     joblib = _joblib()
+    # A worker that has grown by 100 MB is replaced by a new one, and no job is lost: no news.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
     parallel = joblib.Parallel(
         n_jobs=workers,
         backend="loky",
