@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from hessence.models._model_copy import ModelCopy
 from hessence.models._products import Graph
+from hessence.models.batch_parts import CHUNK_BYTES
 from hessence.models.criterion import PairCriterion
 from hessence.models.model_layers import flatten, is_plain
 
@@ -36,6 +37,14 @@ ELEMENTWISE = (
     nn.Softsign, nn.Tanh, nn.Tanhshrink,
 )  # fmt: skip
 """Activations that act on every number alone."""
+
+CACHED_BYTES = 2.0**23
+"""On a CPU a graph should not hold more than this: products of wide networks were 1.6 to 3.3 times
+as fast if what they pass on stays in the cache."""
+
+WEIGHTS = 16
+"""But it should hold this many times the weights, which are read, and their image written, once for
+every graph."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,13 @@ class Chain:
             numbers = before + after * (3 if stage.activations else 1)
             found += rows * numbers * weight.itemsize
         return float(found)
+
+    def best_bytes(self, copy: ModelCopy) -> float:
+        """Return how many bytes a graph should hold at most."""
+        weights = [copy.value(stage.weight) for stage in self.stages]
+        if weights[0].device.type != "cpu":
+            return CHUNK_BYTES
+        return min(CHUNK_BYTES, max(CACHED_BYTES, WEIGHTS * sum(w.nbytes for w in weights)))
 
 
 class FeedForwardGraph(Graph):

@@ -17,7 +17,7 @@ from hessence.models._exact_kernels import outside_inference
 from hessence.models._feed_forward import Chain, FeedForwardGraph
 from hessence.models._model_copy import ModelCopy
 from hessence.models._products import Graph, Graphs, gradients
-from hessence.models.batch_parts import graph_bytes, rebuilt
+from hessence.models.batch_parts import CHUNK_BYTES, graph_bytes, rebuilt
 from hessence.models.checks import RANDOM, same
 from hessence.models.criterion import (
     ClosureCriterion,
@@ -311,12 +311,13 @@ class Problem:
             Whether that is the whole Hessian, or its Gauss–Newton part.
         """
         chain, criterion, size = self._chain, self.criterion, partial(graph_bytes, build)
+        best = CHUNK_BYTES
         if self.compile:
             from hessence.models._compiled import compiled
 
             build = compiled(build)
         elif isinstance(criterion, PairCriterion) and chain is not None and self._covered(chain):
-            size = partial(chain.bytes, self.copy)
+            size, best = partial(chain.bytes, self.copy), chain.best_bytes(self.copy)
             build = partial(FeedForwardGraph, chain, self.copy, criterion, functional=functional)
         return Graphs(
             build,
@@ -325,6 +326,7 @@ class Problem:
             separable=self.separable,
             memory=self.memory,
             size=size,
+            best=best,
         )
 
     @cached_property

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from hessence.models._model_copy import REMEDY, ModelCopy
 from hessence.models._parameters import Parameters
-from hessence.models.batch_parts import PROBES, byte_count, chunk_size
+from hessence.models.batch_parts import CHUNK_BYTES, PROBES, byte_count, chunk_size
 from hessence.models.criterion import Criterion, PairCriterion, predict
 from hessence.models.data import Batches, is_sample_pair, merged
 
@@ -208,6 +208,8 @@ class Graphs:
         How many bytes all kept graphs may hold together.
     size : callable
         Tells how many bytes the graph of a batch holds.
+    best : float
+        How many bytes a graph of merged batches should hold at most.
     """
 
     def __init__(
@@ -219,8 +221,10 @@ class Graphs:
         separable: bool,
         memory: float,
         size: Callable[[Any], float],
+        best: float = CHUNK_BYTES,
     ) -> None:
         self.build, self._batches, self._memory, self._size = build, batches, memory, size
+        self._best = best
         self._separable, self._copy, self._version = separable, copy, copy.version
         self._one_by_one = False
         self._kept: dict[int, Graph] = {}
@@ -281,7 +285,7 @@ class Graphs:
         """Return the same graphs in chunks that take no more than so many bytes."""
         return Graphs(
             self.build, self._batches, self._copy, separable=self._separable,
-            memory=min(memory, self._memory), size=self._size,
+            memory=min(memory, self._memory), size=self._size, best=self._best,
         )  # fmt: skip
 
     def _width(self, graph: Graph, rows: Tensor) -> int:
@@ -374,7 +378,7 @@ class Graphs:
             if self._separable and is_sample_pair(batch):
                 if len(batch[0]) < max(PROBES):
                     batch = next(iter(merged(self._batches, max(PROBES))))
-                self._measured = chunk_size(self._size, batch, self._memory)
+                self._measured = chunk_size(self._size, batch, self._memory, self._best)
             else:
                 self._measured = 1, self._size(batch)
         return self._measured

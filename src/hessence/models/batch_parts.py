@@ -166,7 +166,7 @@ PROBES = (2, 4)
 
 
 def chunk_size(
-    size: Callable[[Any], float], batch: tuple[Tensor, Tensor], memory: float
+    size: Callable[[Any], float], batch: tuple[Tensor, Tensor], memory: float, best: float
 ) -> tuple[int, float]:
     """Return how many samples to put into a graph, and how many bytes each takes there.
 
@@ -178,6 +178,8 @@ def chunk_size(
         Some of the data.
     memory : float
         How many bytes there are for all graphs.
+    best : float
+        How many bytes a graph should hold at most, if there is memory for it.
     """
     few, more = PROBES
     if len(batch[0]) < more:
@@ -186,7 +188,7 @@ def chunk_size(
         small, large = (size(tuple(part[:n] for part in batch)) for n in PROBES)
         each = (large - small) / (more - few)
     each = max(each, 1.0)
-    room = max(min(CHUNK_BYTES, memory / 4), LEAST_CHUNK_BYTES)
+    room = min(best, max(memory / 4, LEAST_CHUNK_BYTES))
     return max(1, int(room / each)), each
 
 
