@@ -362,3 +362,16 @@ def test_graphs_within_less_memory_are_cut_into_more_chunks(monkeypatch):
     torch.testing.assert_close(lean @ v, image)
     assert len(list(lean._graphs.chunks())) >= 4 > len(list(G._graphs.chunks()))
     assert lean._graphs.chunk_bytes <= whole / 4
+
+
+def test_graphs_of_wide_chains_are_cut_for_the_cache(monkeypatch):
+    """And products are the same as in one piece."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 3000), nn.Tanh(), nn.Linear(3000, 1)).double()
+    data = numbers(100, 1), numbers(100, 1)
+    H = hs.hessian(model, data)
+    v = numbers(H.shape[0])
+    monkeypatch.setattr("hessence.models._feed_forward.CACHED_BYTES", 2.0**28)
+    whole = hs.hessian(model, data)
+    assert_same(H @ v, whole @ v)
+    assert len(list(H._graphs.chunks())) > 1 == len(list(whole._graphs.chunks()))
