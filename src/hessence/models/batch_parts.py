@@ -181,11 +181,11 @@ def chunk_size(
     best : float
         How many bytes a graph should hold at most, if there is memory for it.
     """
-    few, more = PROBES
-    if len(batch[0]) < more:
+    few, more = PROBES[0], min(PROBES[1], len(batch[0]))
+    if more <= few:
         each = size(batch) / len(batch[0])
     else:
-        small, large = (size(tuple(part[:n] for part in batch)) for n in PROBES)
+        small, large = (size(tuple(part[:n] for part in batch)) for n in (few, more))
         each = (large - small) / (more - few)
     each = max(each, 1.0)
     room = min(best, max(memory / 4, LEAST_CHUNK_BYTES))
