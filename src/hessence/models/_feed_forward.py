@@ -113,7 +113,8 @@ class Chain:
         weights = [copy.value(stage.weight) for stage in self.stages]
         if weights[0].device.type != "cpu":
             return CHUNK_BYTES
-        return min(CHUNK_BYTES, max(CACHED_BYTES, WEIGHTS * sum(w.nbytes for w in weights)))
+        read = float(sum(weight.nbytes for weight in weights))
+        return min(CHUNK_BYTES, max(CACHED_BYTES, WEIGHTS * read))
 
 
 class FeedForwardGraph(Graph):
