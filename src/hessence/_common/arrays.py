@@ -128,6 +128,11 @@ def to_numpy(array: Array) -> Numbers:
     return np.asarray(array)
 
 
+def to_double(array: Array) -> Numbers:
+    """Copy any array as NumPy's in double precision."""
+    return to_numpy(array).astype(np.float64)
+
+
 def like(values: Any, reference: Array) -> Array:
     """Make an array of the reference's kind, type and device out of NumPy or Python numbers."""
     xp = api.array_namespace(reference)

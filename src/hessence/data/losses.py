@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, like, to_numpy
+from hessence._common.arrays import Array, identity, like, to_numpy
 
 
 @runtime_checkable
@@ -138,7 +138,7 @@ class CrossEntropy:
         """Return (diag(p) − p pᵀ) Σ_k y_k with p = softmax(f), (..., K, K)."""
         xp = api.array_namespace(prediction)
         p = _softmax(prediction)
-        eye = xp.eye(p.shape[-1], dtype=p.dtype, device=api.device(p))
+        eye = identity(p.shape[-1], p)
         diagonal = (p * _sum_of_others(p))[..., None]
         spread = diagonal * eye - p[..., :, None] * p[..., None, :] * (1 - eye)
         return spread * xp.sum(target, axis=-1)[..., None, None]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
+from hessence._common.arrays import Array, Numbers, epsilon, like, to_double, to_numpy
 from hessence.data.losses import CrossEntropy, Logistic, PointwiseLoss, sigmoid
 from hessence.data.matrix_objectives import MatrixLoss, MatrixQuadratic
 
@@ -59,12 +59,12 @@ def derivative_errors(objective: Any, M: Array, slack: Numbers) -> DerivativeErr
 
     `slack` (..., K, D) bounds the error of M itself.
     """
-    spacing, matrix = epsilon(M), np.abs(to_numpy(M).astype(np.float64))
+    spacing, matrix = epsilon(M), np.abs(to_double(M))
     slack = slack + 2 * spacing * matrix
     if isinstance(objective, MatrixQuadratic):
         data = objective.moments
-        units = np.sqrt(np.diagonal(to_numpy(data.xx).astype(np.float64)))
-        targets = np.sqrt(np.diagonal(to_numpy(data.yy).astype(np.float64)))
+        units = np.sqrt(np.diagonal(to_double(data.xx)))
+        targets = np.sqrt(np.diagonal(to_double(data.yy)))
         share = spacing * (terms(data.n) + matrix.shape[-1])
         terms_of = share * (targets + matrix @ units) + slack @ units
         size = units + 0 * matrix
@@ -72,7 +72,7 @@ def derivative_errors(objective: Any, M: Array, slack: Numbers) -> DerivativeErr
     if isinstance(objective, MatrixLoss):
         return _of_samples(objective, M, matrix, slack)
     # PyTorch has differentiated the loss, and what cancels inside is not known.
-    second = to_numpy(objective.hessian(M).entries).astype(np.float64)
+    second = to_double(objective.hessian(M).entries)
     size = np.sqrt(np.abs(np.einsum("...kiki->...ki", second)))
     total = np.sum(slack * size, axis=(-2, -1), keepdims=True)
     share = spacing * terms(len(objective.x))
@@ -83,7 +83,7 @@ def derivative_errors(objective: Any, M: Array, slack: Numbers) -> DerivativeErr
 def _of_samples(
     objective: MatrixLoss, M: Array, matrix: Numbers, slack: Numbers
 ) -> DerivativeErrors:
-    x, f = np.abs(to_numpy(objective.x).astype(np.float64)), objective.predict(M)
+    x, f = np.abs(to_double(objective.x)), objective.predict(M)
     spacing, count = epsilon(M), len(x)
     share = spacing * (terms(count) + matrix.shape[-1])
     reach = x @ np.swapaxes(slack + matrix.shape[-1] * spacing * matrix, -1, -2)
@@ -110,11 +110,11 @@ def moved_derivatives(
     """
     if not getattr(loss, "coupled", False):
         # Of a residual, that of the target comes on top.
-        reach = reach + epsilon(f) * np.abs(to_numpy(y).astype(np.float64))
+        reach = reach + epsilon(f) * np.abs(to_double(y))
     changes = _changes(loss, f, y, STEP * reach)
     found = []
     for derivative, change in zip((loss.first, loss.second), changes, strict=True):
-        size = np.abs(to_numpy(derivative(f, y)).astype(np.float64))
+        size = np.abs(to_double(derivative(f, y)))
         # A derivative of a saturated loss may fall below the smallest number there is.
         off = 8 * epsilon(f) * size + float(api.array_namespace(f).finfo(f.dtype).smallest_normal)
         found.append((size, off + change))
@@ -128,7 +128,7 @@ def moved_derivatives(
 def _changes(loss: PointwiseLoss, f: Array, y: Array, far: Numbers) -> tuple[Numbers, Numbers]:
     """Return how much the first and the second derivative change, where f is moved by up to far."""
     if isinstance(loss, CrossEntropy):
-        logits, targets = (to_numpy(a).astype(np.float64) for a in (f, y))
+        logits, targets = map(to_double, (f, y))
         return _changes_of_cross_entropy(logits, targets, far)
     steps = [far, -far]
     if getattr(loss, "coupled", False):
@@ -137,7 +137,7 @@ def _changes(loss: PointwiseLoss, f: Array, y: Array, far: Numbers) -> tuple[Num
         # A loss may bend sharply where it is least, and the prediction be on either side of that;
         # the logistic loss bends most where the prediction is zero.
         middles = (y - f, -f) if isinstance(loss, Logistic) else (y - f,)
-        steps += [np.clip(to_numpy(gap).astype(np.float64), -far, far) for gap in middles]
+        steps += [np.clip(to_double(gap), -far, far) for gap in middles]
     changes = []
     for derivative in (loss.first, loss.second):
         gaps = [to_numpy(derivative(f + like(step, f), y) - derivative(f, y)) for step in steps]

@@ -23,7 +23,7 @@ from __future__ import annotations
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy
+from hessence._common.arrays import Array, Numbers, epsilon, like, to_double
 from hessence.krylov._linear_algebra import eigensystem, lengths, orthogonalise, with_rows
 from hessence.krylov._operand import Operand, unit
 
@@ -182,7 +182,7 @@ class Basis:
     def _scaled(self, images: Array) -> Array:
         if (self.scale == 0).any():
             xp = self._xp
-            peak = to_numpy(xp.max(xp.abs(images), axis=(-2, -1))).astype(np.float64)
+            peak = to_double(xp.max(xp.abs(images), axis=(-2, -1)))
             self.scale = np.where((self.scale == 0) & (peak > 0), unit(peak), self.scale)
             divisor = np.where(self.scale == 0, 1.0, self.scale)
             self._divisor = None if (divisor == 1).all() else self._for_each(divisor)

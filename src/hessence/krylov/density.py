@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hessence._common.arguments import Seed, generator, require_int
-from hessence._common.arrays import Numbers, epsilon, floating, to_numpy
+from hessence._common.arrays import Numbers, epsilon, floating, to_double
 from hessence._common.device import full_precision, vectors_within
 from hessence.krylov._operand import Operand, Probes, ScaledProduct, operand
 from hessence.krylov._quadrature import (
@@ -213,7 +213,7 @@ def _checked_grid(grid: Any) -> Numbers | None:
     _, points = floating(grid=grid)
     if points.ndim != 1:
         raise ValueError(f"grid must have one dimension, got shape {tuple(points.shape)}.")
-    return np.sort(to_numpy(points).astype(np.float64))
+    return np.sort(to_double(points))
 
 
 def _outcome(chains: list[Chain], rules: Rules, sigma: float) -> tuple[Outcome, float]:

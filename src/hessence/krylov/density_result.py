@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hessence._common.arrays import Numbers, floating, to_numpy
+from hessence._common.arrays import Numbers, floating, to_double
 from hessence._common.files import Saved
 from hessence.krylov._counting import share_bounds
 from hessence.krylov._smoothing import Rules
@@ -98,7 +98,7 @@ class Density(Saved, kind="density"):
         (np.float64(3.9), True)
         """
         _, points = floating(points=points)
-        places = to_numpy(points).astype(np.float64)
+        places = to_double(points)
         values, band = self._rules.density(places.ravel(), checked_width(width) or self.width)
         return values.reshape(places.shape), band.reshape(places.shape)
 
@@ -268,7 +268,7 @@ def known_density(values: Any, multiplicities: Any = None, *, error: float = 0.0
     >>> density.size, float(density.mean), float(density.band.max())
     (100, 0.05, 0.0)
     """
-    nodes = to_numpy(values).astype(np.float64)
+    nodes = to_double(values)
     counts = np.ones(len(nodes)) if multiplicities is None else np.asarray(multiplicities, float)
     order = np.argsort(nodes)
     nodes, counts = nodes[order], counts[order]

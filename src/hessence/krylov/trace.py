@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hessence._common.arguments import Seed, generator, require_int
-from hessence._common.arrays import epsilon, like, to_numpy
+from hessence._common.arrays import epsilon, like, to_double
 from hessence._common.device import full_precision, vectors_within
 from hessence._common.files import Saved
 from hessence.krylov._linear_algebra import lengths
@@ -166,7 +166,7 @@ def _dense(subject: Operand, product: ScaledProduct) -> _Found:
     total = squares = 0.0
     for part in parts_of(n):
         image = product(like(np.eye(n, part.stop - part.start, -part.start), subject.reference))
-        total += float(np.trace(to_numpy(image[part, :]).astype(np.float64)))
+        total += float(np.trace(to_double(image[part, :])))
         squares += float((lengths(image) ** 2).sum())
     return _Found(total, 0.0, 0, squares)
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessence._common.arrays import Numbers, to_numpy
+from hessence._common.arrays import Numbers, to_double, to_numpy
 from hessence._common.schema import require_shapes
 from hessence.krylov.davidson import Space, TopPairs, WarmStart, orthonormal, search
 from hessence.krylov.eigenpairs import SMALL, eigenpairs
@@ -194,7 +194,7 @@ class Tracker:
 
     def _learn(self, pairs: Eigenpairs) -> None:
         """Update the warm start by eigenpairs, whose images follow from their eigenvalues."""
-        rows, values = pairs.eigenvectors.mT.contiguous(), to_numpy(pairs.eigenvalues).astype(float)
+        rows, values = pairs.eigenvectors.mT.contiguous(), to_double(pairs.eigenvalues)
         images = pairs.eigenvalues[:, None] * rows
         self._past = self._past.updated(rows, images, np.diag(values), self._kept)
         self._follow(rows)
@@ -212,7 +212,7 @@ class Tracker:
             turn = left @ right
             moves, before = vectors - turn @ self._vectors, turn @ self._moves
             squares, meeting, length = (
-                to_numpy((a * b).sum(dim=1)).astype(float)
+                to_double((a * b).sum(dim=1))
                 for a, b in ((before, before), (moves, before), (moves, moves))
             )
             pace = np.clip(meeting / np.where(squares > 0, squares, 1.0), -1.0, 1.0)
@@ -222,5 +222,5 @@ class Tracker:
 
 
 def _top(pairs: Eigenpairs, products: int, checked: bool) -> Top:
-    values, errors = (to_numpy(a).astype(float) for a in (pairs.eigenvalues, pairs.errors))
+    values, errors = map(to_double, (pairs.eigenvalues, pairs.errors))
     return Top(values, errors, products, pairs.converged, checked)

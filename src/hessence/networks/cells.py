@@ -27,7 +27,7 @@ from functools import partial
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, constant, numerical_rank, transpose
+from hessence._common.arrays import Array, Numbers, constant, identity, numerical_rank, transpose
 from hessence.networks.hidden_layers import (
     HiddenLayer,
     Layout,
@@ -284,7 +284,7 @@ class CellReduction:
         layer = self.layers[i]
         B, A = layer.factors(self.weights)
         xp, outputs, kept = api.array_namespace(B), int(A.shape[0]), _others(layer, groups)
-        eye = xp.eye(outputs, dtype=B.dtype, device=api.device(B))
+        eye = identity(outputs, B)
         products = [xp.matmul(take(A, units), take_rows(B, units)) for units in groups]
         B = xp.concat([take_rows(B, kept), *products], axis=0)
         A = xp.concat([take(A, kept), *(eye for _ in groups)], axis=1)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hessence._common.arguments import require_int
-from hessence._common.arrays import Numbers, floating, to_numpy
+from hessence._common.arrays import Numbers, floating, to_double
 from hessence._common.files import Saved
 from hessence._common.messages import SHOWN, warn
 from hessence.spectra.counting import (
@@ -91,7 +91,7 @@ class Brackets(Saved, kind="brackets"):
         (0.25, 0.5)
         """
         _, points = floating(x=x)
-        places = to_numpy(points).astype(np.float64)
+        places = to_double(points)
         bounds = [
             np.searchsorted(ends[::-1], places, "right") / len(self)
             for ends in (self.upper, self.lower)

@@ -10,7 +10,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arguments import Seed, Which, require_int, require_options
-from hessence._common.arrays import epsilon, integers, like, to_numpy
+from hessence._common.arrays import epsilon, integers, like, to_double, to_numpy
 from hessence._common.device import budget
 from hessence.krylov.density import density
 from hessence.krylov.density_result import Density, known_density
@@ -112,7 +112,7 @@ def _dense(H: Any, k: int | None, which: str, reason: str) -> Estimate:
     size = int(H.shape[0])
     pairs = eigenpairs(H, k=size)
     H.release()
-    values = to_numpy(pairs.eigenvalues).astype(np.float64)
+    values = to_double(pairs.eigenvalues)
     wanted = preference(values[::-1], cast(Which, which))[: size if k is None else k]
     rounding = size * epsilon(pairs.eigenvalues) * float(np.abs(values).max())
     chosen = integers(np.sort(size - 1 - wanted), pairs.eigenvalues)

@@ -9,6 +9,7 @@ from hessence._common.arrays import (
     Array,
     Numbers,
     epsilon,
+    identity,
     stack_rows,
     to_numpy,
     transpose,
@@ -233,6 +234,6 @@ def span(columns: Array, *, tol: float | None = None, full: bool = False) -> tup
     basis = xp.matmul(basis, left)
     missing = int(columns.shape[0]) - int(basis.shape[1])
     if full and missing:
-        eye = xp.eye(missing, dtype=columns.dtype, device=api.device(columns))
+        eye = identity(missing, columns)
         basis = xp.concat([basis, Complement(basis)(eye)], axis=-1)
     return basis, _dimension(singular, tol)

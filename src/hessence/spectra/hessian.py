@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, like, nonzero, to_numpy
+from hessence._common.arrays import Array, like, nonzero, to_double, to_numpy
 from hessence.spectra.operators import Operator
 from hessence.spectra.spectrum import Spectrum
 
@@ -92,7 +92,7 @@ def positive_norm(operator: Operator) -> Any:
     d = like(ones, reference)
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(4):
-            image = to_numpy(operator.times(d)).astype(np.float64)
+            image = to_double(operator.times(d))
             ratio = image / to_numpy(d)
             # Where a product overflows, nothing is known.
             bound = np.minimum(bound, np.where(np.isnan(ratio), np.inf, ratio).max(axis=(-2, -1)))

@@ -23,6 +23,7 @@ from hessence._common.arrays import (
     Numbers,
     dtype_name,
     floating,
+    identity,
     integers,
     kind,
     like,
@@ -193,9 +194,7 @@ class Operator(ABC):
                 f"H has {size:.1e} entries, which would take {needed / 1e9:.0f} GB: use "
                 "hs.eigenpairs, hs.density or hs.trace instead."
             )
-        return self.times(
-            xp.eye(self.shape[-1], dtype=self.dtype, device=api.device(self.reference))
-        )
+        return self.times(identity(self.shape[-1], self.reference))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Numbers:
         """Return the matrix itself, for ``np.asarray``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, constant, nonzero, requires_gradient
+from hessence._common.arrays import Array, constant, identity, nonzero, requires_gradient
 from hessence.spectra.frames import Frame
 
 
@@ -96,7 +96,7 @@ def _eigensystem3(matrix: Array) -> tuple[Array, Array]:
     xp = api.array_namespace(matrix)
     scale = nonzero(xp.max(xp.abs(matrix), axis=(-2, -1), keepdims=True))
     scaled = matrix / scale
-    eye = xp.eye(3, dtype=matrix.dtype, device=api.device(matrix))
+    eye = identity(3, matrix)
     vector = _isolated_vector3(scaled - _isolated_value3(scaled, eye)[..., None, None] * eye)
     image = xp.matmul(scaled, vector[..., None])
     isolated = xp.vecdot(vector, image[..., 0])

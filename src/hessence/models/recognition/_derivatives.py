@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hessence._common.arrays import Numbers, epsilon, to_numpy
+from hessence._common.arrays import Numbers, epsilon, to_double, to_numpy
 from hessence.data.rounding import DerivativeErrors
 from hessence.models.recognition._candidate import Candidate
 from hessence.models.rounding import DRAWS, FACTOR, RandomRounding
@@ -60,13 +60,13 @@ class LossDerivatives:
     def errors(self, slack: Numbers) -> DerivativeErrors:
         """Return bounds (q,) for the derivatives at coefficients with errors `slack` (q,)."""
         # No entry of a symmetric matrix exceeds √(r_i r_j), with r the largest of each row.
-        second = np.abs(to_numpy(self.hessian).astype(np.float64))
+        second = np.abs(to_double(self.hessian))
         rounding = 8 * epsilon(self.gradient)
         size, spread = (
             np.sqrt(part.max(axis=1)) for part in (second, self.off_hessian + rounding * second)
         )
         gradient = self.off_gradient + second @ slack
-        gradient += rounding * np.abs(to_numpy(self.gradient).astype(np.float64))
+        gradient += rounding * np.abs(to_double(self.gradient))
         return DerivativeErrors(gradient, size, spread)
 
 

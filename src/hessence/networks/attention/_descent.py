@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hessence._common.arrays import Numbers, like, to_numpy
+from hessence._common.arrays import Numbers, like, to_double, to_numpy
 from hessence.data.losses import PointwiseLoss
 from hessence.networks.attention.attention_hessian import Scalars, outlier_block
 from hessence.networks.attention.attention_network import Sequences
@@ -29,7 +29,7 @@ class AttentionDescent(Descent):
     def __init__(self, net: Any, data: Sequences, loss: PointwiseLoss) -> None:
         super().__init__(net, x=data, loss=loss)
         self._data, self._loss = data, loss
-        value, q, k = (to_numpy(a).astype(np.float64) for a in net._weights.values())
+        value, q, k = map(to_double, net._weights.values())
         self._lines = Lines(q, k, np.ones((1, q.shape[-1])))
         self.start = Moving((value, self._lines.lengths[..., 0, :]))
         self.state_bytes = 6 * value.nbytes
@@ -39,8 +39,7 @@ class AttentionDescent(Descent):
         value, lengths = coordinates
         at = (like(a, self.reference) for a in (value, gram_of(lengths).inner))
         on_value, gamma = (
-            to_numpy(a).astype(np.float64)
-            for a in self._net._gradient_at(self._data, self._loss, *at)
+            to_double(a) for a in self._net._gradient_at(self._data, self._loss, *at)
         )
         return on_value, gamma[..., None] * OPPOSITE * lengths
 

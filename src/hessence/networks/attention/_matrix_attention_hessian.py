@@ -10,7 +10,7 @@ from typing import Any
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, constant, transpose
+from hessence._common.arrays import Array, constant, identity, transpose
 from hessence.networks.twin import TwinSubspaces
 from hessence.spectra.hessian import Hessian, Part, positive_norm
 from hessence.spectra.spectrum import Spectrum
@@ -161,7 +161,7 @@ class MatrixAttentionHessian(Hessian):
         if self.part != "functional":
             # |h|² tr φ″, and with R = C W_V/√d_K: tr(φ″ RᵀR) and tr(φ″ Rᵀ W_K W_Kᵀ R).
             outputs = t.response.shape[-1]
-            eye = xp.eye(outputs, dtype=self.dtype, device=api.device(self.W_v))[None, ...]
+            eye = identity(outputs, self.W_v)[None, ...]
             squares = xp.sum(t.mean * t.mean, axis=-1)
             through_keys = xp.matmul(transpose(self.W_k), t.response)
             for weights, factor in ((squares, eye), (turned, t.response), (long, through_keys)):

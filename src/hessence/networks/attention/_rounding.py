@@ -12,15 +12,7 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import (
-    Array,
-    Numbers,
-    constant,
-    epsilon,
-    like,
-    to_numpy,
-    transpose,
-)
+from hessence._common.arrays import Numbers, constant, epsilon, like, to_double, transpose
 from hessence.data.losses import PointwiseLoss
 from hessence.data.rounding import moved_derivatives, terms
 from hessence.networks.attention._matrix_attention_hessian import TokenMoments
@@ -34,13 +26,13 @@ Known = tuple[Numbers, Numbers]
 def scalar_errors(net: Any, batch: Sequences, loss: PointwiseLoss) -> tuple[Any, Any]:
     """Return bounds for α, β, γ, ζ of the Gauss–Newton and of the functional part."""
     share = epsilon(batch.x) * (32 + 2 * terms(int(batch.x.shape[-1])))
-    w = np.abs(_plain(net.w_v))
+    w = np.abs(to_double(net.w_v))
     h, first, second = _responses(net, batch, share)
     f = net.w_v[..., None, None] * net._responses(batch)[0]
     value = (w[..., None, None] + 0 * h[0], share * w[..., None, None] + 0 * h[0])
     reach = _product(share, value, h)[1]
     slope, bend = moved_derivatives(loss, f, batch.y, reach)
-    weights = _plain(batch.weights)
+    weights = to_double(batch.weights)
 
     def average(*factors: Known) -> Any:
         return np.sum(weights * _product(share, *factors)[1], axis=(-2, -1))
@@ -57,22 +49,24 @@ def scalar_errors(net: Any, batch: Sequences, loss: PointwiseLoss) -> tuple[Any,
 def _responses(net: Any, batch: Sequences, share: float) -> list[Known]:
     """Return h = A x and its two derivatives in t, (..., sequences, n)."""
     scale = int(net.w_q.shape[-1]) ** -0.5
-    tokens = np.abs(_plain(batch.x))
+    tokens = np.abs(to_double(batch.x))
     along = scale * tokens[:, :, None] * tokens[:, None, :]
     units = share + 2 * epsilon(batch.x) * terms(int(net.w_q.shape[-1]))
     # The error of t = ⟨w_Q, w_K⟩ is relative to half of ‖w_Q‖² + ‖w_K‖².
-    size = _plain(net._gram.norm)[..., None, None, None] * along
+    size = to_double(net._gram.norm)[..., None, None, None] * along
     for extra in (net.score_bias, net.sink):
-        size = size + (0.0 if extra is None else float(np.abs(_plain(extra)).max(initial=0.0)))
+        size = size + (0.0 if extra is None else float(np.abs(to_double(extra)).max(initial=0.0)))
     off = units * size
     scores, direction = net._scores(batch, net._gram.inner, net.sink)
-    parts = [_plain(part) for part in net._rows.along(scores, direction, batch.keys)]
+    parts = [to_double(part) for part in net._rows.along(scores, direction, batch.keys)]
     moved = keys = tokens[:, None, :] + 0 * off
     if isinstance(net._rows, Softmax):
         # Derivatives see differences from the token with the largest weight only.
         top = net._rows.weights(scores, batch.keys)[1]
         whole = 0 * scores + batch.x[:, None, :]
-        moved, along = (np.abs(_plain(from_top(a, top))) for a in (whole, 0 * scores + direction))
+        moved, along = (
+            np.abs(to_double(from_top(a, top))) for a in (whole, 0 * scores + direction)
+        )
         weights = np.abs(parts[0]) + _vanishing(batch) / units
         reach = along + (weights * along).sum(axis=-1, keepdims=True)
         spread = (weights * reach**2).sum(axis=-1, keepdims=True)
@@ -81,7 +75,7 @@ def _responses(net: Any, batch: Sequences, share: float) -> list[Known]:
         errors = [worst * s for s in sizes]
     else:
         one = like(np.ones_like(off), batch.x)
-        _, rise, bend = (np.abs(_plain(a)) for a in net._rows.along(scores, one, batch.keys))
+        _, rise, bend = (np.abs(to_double(a)) for a in net._rows.along(scores, one, batch.keys))
         sizes = [np.abs(part) for part in parts]
         shifts = (rise, bend * along, 8 * (rise + bend) * along**2)
         errors = [share * s + off * m for s, m in zip(sizes, shifts, strict=True)]
@@ -104,10 +98,6 @@ def _vanishing(batch: Sequences) -> float:
     return float(api.array_namespace(batch.x).finfo(batch.x.dtype).smallest_normal)
 
 
-def _plain(array: Array) -> Numbers:
-    return to_numpy(array).astype(np.float64)
-
-
 def layer_sizes(net: Any, batch: Sequences, loss: PointwiseLoss) -> TokenMoments:
     """Return moments of the tokens without signs, whose layer has a Hessian that bounds the error.
 
@@ -123,7 +113,7 @@ def layer_sizes(net: Any, batch: Sequences, loss: PointwiseLoss) -> TokenMoments
     worst = xp.max(sizes + abs(net.sink) * batch.first, axis=-1, keepdims=True)
     share = share * (1 + 8 * worst)
     mean = xp.matmul(attention, x)
-    reach = to_numpy(share * xp.matmul(mean, W_v)).astype(np.float64)
+    reach = to_double(share * xp.matmul(mean, W_v))
     slope, bend = moved_derivatives(loss, net._predict(batch), batch.y, reach)
     counts = batch.weights[..., None]
     first = counts * (8 * share * like(slope[0], x) + like(slope[1], x))

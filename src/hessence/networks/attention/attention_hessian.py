@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, epsilon, stack_rows, to_numpy, zero_rows
+from hessence._common.arrays import Array, epsilon, stack_rows, to_double, zero_rows
 from hessence.data.rounding import terms
 from hessence.networks.scalar.gram import Gram, root
 from hessence.networks.scalar.products import Products, bulk_isometry, pair_isometry
@@ -153,14 +153,14 @@ class AttentionHessian(Hessian):
 
     def rounding(self) -> Any:
         """Return Δα + Δβ ‖u‖ + Δζ ‖u‖² + Δγ, and what rounding does to the Gram numbers."""
-        norm = to_numpy(self.numbers.norm).astype(np.float64)
+        norm = to_double(self.numbers.norm)
         return sum(e * size for e, size in zip(self._errors, (1, norm**0.5, 1, norm), strict=True))
 
     @property
     def _errors(self) -> list[Any]:
         """Bounds for α, β, γ, ζ of this part, with the error of what they are multiplied by."""
         share = epsilon(self.w_q) * (32 + 2 * terms(int(self.w_q.shape[-1])))
-        sizes = [share * np.abs(to_numpy(s).astype(np.float64)) for s in self.scalars]
+        sizes = [share * np.abs(to_double(s)) for s in self.scalars]
         if self.errors is None:
             return sizes
         ggn, functional = self.errors()

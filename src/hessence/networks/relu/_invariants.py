@@ -15,7 +15,7 @@ from typing import Any
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, transpose
+from hessence._common.arrays import Array, identity, transpose
 
 COLUMNS = 2**22
 """How many numbers the columns that are read at a time may hold."""
@@ -42,7 +42,7 @@ def _from_columns(H: Any) -> tuple[Array, Array]:
 
 def _from_gram(H: Any) -> tuple[Array, Array]:
     xp, (n, outputs) = api.array_namespace(H.x), H.gradient.shape
-    every = xp.eye(outputs, dtype=H.dtype, device=api.device(H.x))
+    every = identity(outputs, H.x)
     # For each output and sample, the gradient in what each layer makes, (K, n, d).
     backs = H.pull(every[:, None, :] + xp.zeros((1, n, 1), dtype=H.dtype, device=api.device(H.x)))
     gram, weights = 0, {}

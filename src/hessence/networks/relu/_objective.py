@@ -7,7 +7,15 @@ from typing import Any
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, floating, like, require_shape, to_numpy, transpose
+from hessence._common.arrays import (
+    Array,
+    floating,
+    identity,
+    like,
+    require_shape,
+    to_numpy,
+    transpose,
+)
 from hessence.data.linear_objective import AnyLoss, TorchLoss, linear_objective
 from hessence.data.losses import CrossEntropy, PointwiseLoss, as_loss, one_hot
 from hessence.data.rounding import moved_derivatives
@@ -112,9 +120,7 @@ def prediction_loss(
     """
     n, outputs = shape
     if not isinstance(loss, (str, PointwiseLoss)) and callable(loss):
-        xp, array = api.array_namespace(reference[1]), reference[1]
-        eye = xp.eye(n, dtype=array.dtype, device=api.device(array))
-        found = linear_objective(eye, y, loss, (outputs, n), reference)
+        found = linear_objective(identity(n, reference[1]), y, loss, (outputs, n), reference)
         assert isinstance(found, TorchLoss)
         return UserLoss(found)
     known = as_loss(loss, coupled=True)

@@ -19,6 +19,7 @@ from hessence._common.arrays import (
     Numbers,
     constant,
     epsilon,
+    identity,
     integers,
     to_numpy,
     transpose,
@@ -238,8 +239,8 @@ class ReLUHessian(Hessian):
 
     def block(self) -> Array:
         """Return the matrix on the subspace of the narrow network, (size, size)."""
-        xp, reduction = api.array_namespace(self.x), self.reduction
-        eye = xp.eye(reduction.size, dtype=self.dtype, device=api.device(self.x))
+        reduction = self.reduction
+        eye = identity(reduction.size, self.x)
         if not reduction.size:
             return eye
         matrix = reduction.project(self.narrow.multiply(reduction.embed(eye)))

@@ -25,6 +25,7 @@ from hessence._common.arrays import (
     Array,
     constant,
     epsilon,
+    identity,
     largest,
     nonzero,
     requires_gradient,
@@ -117,7 +118,7 @@ class Orthonormal:
     def ggn(self) -> list[Subspaces]:
         """Return the families of the Gauss–Newton part, for any data and any weights."""
         xp, (inputs, m) = api.array_namespace(self.H.w), map(int, self.H.V.shape[-2:])
-        eye = xp.eye(inputs, dtype=self.H.w.dtype, device=api.device(self.H.w))
+        eye = identity(inputs, self.H.w)
         own = eye[:, None, :] * self.H.w[..., None, :, None]
         own = xp.reshape(own, (*own.shape[:-3], inputs * m, inputs))
         jacobian = stack_rows(own, transpose(self.H.V))
@@ -178,7 +179,7 @@ class Orthonormal:
     def _deviations(self) -> tuple[Array, Array, Array]:
         """How far S is from s I, Vᵀ V from ν² I, and w from orthogonal to all v′_j with j > 1."""
         xp = api.array_namespace(self.H.w)
-        eye = xp.eye(self.H.V.shape[-2], dtype=self.H.w.dtype, device=api.device(self.H.w))
+        eye = identity(self.H.V.shape[-2], self.H.w)
         s, nu, _ = (constant(size)[..., None, None] for size in self._sizes)
         rows = constant(xp.matmul(self.H.V, transpose(self.H.V))) - nu * nu * eye
         curved = constant(self.H.loss_hessian) - s * eye
@@ -191,8 +192,7 @@ class Orthonormal:
         """The rotation of β, whose first column is the direction of δ; any where δ vanishes."""
         xp = api.array_namespace(self.H.w)
         frame = Frame(constant(self.H.gradient)[..., None])
-        count = int(self.H.V.shape[-2])
-        eye = xp.eye(count, dtype=self.H.w.dtype, device=api.device(self.H.w))
+        eye = identity(self.H.V.shape[-2], self.H.w)
         first, rest = frame.span(eye[:1, :1]), frame.complement(eye[1:, 1:])
         return xp.concat([first, rest], axis=-1)
 

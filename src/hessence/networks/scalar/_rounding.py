@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, epsilon, nonzero, to_numpy
+from hessence._common.arrays import Array, Numbers, epsilon, nonzero, to_double
 from hessence.data.losses import PointwiseLoss
 from hessence.data.matrix_objectives import matrix_objective
 from hessence.data.moments import Moments
@@ -77,8 +77,7 @@ class ProductRounding:
     ) -> ProductRounding:
         """Return the bounds for δ and s with the Gram numbers and the errors of the loss."""
         inner, norm, height, size = (
-            np.abs(to_numpy(a).astype(np.float64))
-            for a in (numbers.inner, numbers.norm, gradient, hessian)
+            np.abs(to_double(a)) for a in (numbers.inner, numbers.norm, gradient, hessian)
         )
         spacing = epsilon(gradient)
         share = spacing * (16 + 2 * terms(units))
@@ -107,7 +106,7 @@ class ProductRounding:
 
         The one of smaller magnitude is −δ (δ + 2sg)/λ with λ the other, and as accurate as these.
         """
-        first, second = (np.abs(to_numpy(a).astype(np.float64)) for a in (upper, lower))
+        first, second = (np.abs(to_double(a)) for a in (upper, lower))
         outer, inner = np.maximum(first, second), np.minimum(first, second)
         both = self.size * self.norm + self.height
         off = self.gradient + self.hessian * self.norm + self.share * both

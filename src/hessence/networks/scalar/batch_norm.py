@@ -21,6 +21,7 @@ from hessence._common.arrays import (
     epsilon,
     floating,
     stack_rows,
+    to_double,
     to_numpy,
     zero_rows,
 )
@@ -104,7 +105,7 @@ class ScalarBatchNorm(ScalarNetwork):
         squared length at most ‖w‖² + ‖γ‖² + ‖β‖².
         """
         inputs, targets = samples_of(data)
-        off, x = data.errors, np.abs(to_numpy(inputs[:, 0]).astype(np.float64))
+        off, x = data.errors, np.abs(to_double(inputs[:, 0]))
         shift = self.beta is not None
         slope = to_numpy(self._coefficients[..., 0] if shift else self._coefficients)
         reach = np.abs(slope.astype(np.float64))[..., None] * off
@@ -115,7 +116,7 @@ class ScalarBatchNorm(ScalarNetwork):
         length = np.sqrt(x * x + shift)
         gradient = np.mean(first * off + off_first * (length + off), axis=-1)
         spread = np.mean(second * (2 * length + off) * off + off_second * (length + off) ** 2, -1)
-        weights = (to_numpy(a).astype(np.float64) for a in list(self._weights.values())[1:])
+        weights = (to_double(a) for a in list(self._weights.values())[1:])
         return gradient, spread * sum(np.sum(a * a, axis=-1) for a in weights)
 
     @cached_property
@@ -259,9 +260,7 @@ def _normalised(x: Array) -> tuple[Array, Numbers]:
     gap = gap / size
     found = gap / xp.sqrt(xp.mean(gap * gap))
     spacing, share = epsilon(x), terms(int(x.shape[0]))
-    first, second, values = (
-        np.abs(to_numpy(a).astype(np.float64)) for a in (once / size, gap, found)
-    )
+    first, second, values = (np.abs(to_double(a)) for a in (once / size, gap, found))
     off = spacing * (first + second + (share + 1) * np.mean(first))
     deviation = float(np.sqrt(np.mean(second * second)))
     of_size = np.sqrt(np.mean(off * off)) / deviation + spacing * (share + 8)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, epsilon, floating, require_shape, to_numpy
+from hessence._common.arrays import Array, epsilon, floating, require_shape, to_double
 from hessence.data.losses import PointwiseLoss
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.data.moments import Moments
@@ -179,7 +179,7 @@ def _is_diagonal(matrix: Array, ulps: int = CORRELATION_TOLERANCE) -> bool:
 
 def _coupling(matrix: Array, norm: Array) -> Any:
     """Return a bound for the norm of what the entries off the diagonal do to the Hessian."""
-    entries = np.abs(to_numpy(matrix).astype(np.float64))
+    entries = np.abs(to_double(matrix))
     entries = entries * (1 - np.eye(entries.shape[-1]))
-    lengths = np.sqrt(to_numpy(norm).astype(np.float64))
+    lengths = np.sqrt(to_double(norm))
     return np.sum(lengths[..., :, None] * entries * lengths[..., None, :], axis=(-2, -1))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, like, to_numpy
+from hessence._common.arrays import Array, Numbers, like, to_double, to_numpy
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
 from hessence.networks.descent import Coordinates, Descent, Moving, Rule
@@ -72,7 +72,7 @@ class ScalarDescent(Descent):
             getattr(objective, "cells", (objective,))
             for objective in (net._objective(data, loss), net._objective(data, "mse"))
         )
-        w, v = (to_numpy(a).astype(np.float64) for a in (net.w, net.v))
+        w, v = map(to_double, (net.w, net.v))
         self.start = self._at((w, v))
         # Units without samples have flat directions only, no outliers and no bulk.
         self._seen = np.asarray(getattr(net._objective(data, "mse"), "populated", (True,)))

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hessence._common.arrays import Numbers, epsilon, like, to_numpy
+from hessence._common.arrays import Numbers, epsilon, like, to_double, to_numpy
 from hessence.data.rounding import terms
 from hessence.networks.scalar._orthonormal import Orthonormal
 from hessence.networks.scalar.vector_hessian import VectorHessian
@@ -54,10 +54,7 @@ class NearlyOrthonormal:
 
     def brackets(self) -> Brackets:
         """Return an interval for every eigenvalue of H; rounding is in them."""
-        values, errors = (
-            to_numpy(a).astype(np.float64)
-            for a in (self.spectrum.eigenvalues, self.spectrum.errors)
-        )
+        values, errors = map(to_double, (self.spectrum.eigenvalues, self.spectrum.errors))
         radius = np.nextafter(errors + self.distance, np.inf)
         lower, upper = values - radius, values + radius
         return Brackets(
@@ -73,9 +70,7 @@ class NearlyOrthonormal:
 def nearly_orthonormal(H: VectorHessian) -> NearlyOrthonormal | None:
     """Return the closed form nearest to a Hessian, None where no first layer is orthonormal."""
     inputs, m = map(int, H.V.shape)
-    w, V, delta, second = (
-        to_numpy(a).astype(np.float64) for a in (H.w, H.V, H.gradient, H.loss_hessian)
-    )
+    w, V, delta, second = map(to_double, (H.w, H.V, H.gradient, H.loss_hessian))
     if m < inputs or not V.any():
         return None
     left, _, right = np.linalg.svd(V, full_matrices=False)
@@ -108,9 +103,8 @@ def _along(delta: Numbers, beta: Numbers, cost: float) -> Numbers:
 
 def _distance(H: VectorHessian, H0: VectorHessian) -> float:
     """Return the bound of ‖H − H₀‖ for the numbers that both hold, rounded outward."""
-    w, V, V0, delta, delta0, second, second0 = (
-        to_numpy(a).astype(np.float64)
-        for a in (H.w, H.V, H0.V, H.gradient, H0.gradient, H.loss_hessian, H0.loss_hessian)
+    w, V, V0, delta, delta0, second, second0 = map(
+        to_double, (H.w, H.V, H0.V, H.gradient, H0.gradient, H.loss_hessian, H0.loss_hessian)
     )
     share = epsilon(H.w) * (64 + 2 * terms(len(w)))
     length, size, size0, moved, coloured, turned = (

@@ -22,7 +22,7 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, like, stack_rows, zero_rows
+from hessence._common.arrays import Array, Numbers, identity, like, stack_rows, zero_rows
 from hessence.networks.scalar._rounding import Derivatives, ProductRounding
 from hessence.networks.scalar.gram import Gram, outlier_pair, root
 from hessence.spectra.frames import Frame
@@ -307,5 +307,5 @@ def _outlier_matrix(g: Gram, gradient: Array, loss_hessian: Array) -> Array:
     lengths = xp.concat([root(g.plus / 2), root(g.minus / 2)], axis=-1)
     tiled = xp.concat([xp.concat([loss_hessian] * 2, axis=-1)] * 2, axis=-2)
     swap = xp.concat([gradient, -gradient], axis=-1)
-    eye = xp.eye(swap.shape[-1], dtype=swap.dtype, device=api.device(swap))
+    eye = identity(swap.shape[-1], swap)
     return lengths[..., :, None] * tiled * lengths[..., None, :] + swap[..., None] * eye

@@ -24,6 +24,7 @@ from hessence._common.arrays import (
     Numbers,
     constant,
     epsilon,
+    identity,
     like,
     stack_rows,
     to_numpy,
@@ -138,7 +139,7 @@ class VectorHessian(Hessian):
     @property
     def _jacobian_gram(self) -> Array:
         xp = api.array_namespace(self.w)
-        eye = xp.eye(self.V.shape[-2], dtype=self.w.dtype, device=api.device(self.w))
+        eye = identity(self.V.shape[-2], self.w)
         own = xp.vecdot(self.w, self.w)[..., None, None] * eye
         return xp.matmul(self.V, transpose(self.V)) + own
 
