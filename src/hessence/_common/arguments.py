@@ -48,9 +48,9 @@ def require_which(which: str) -> None:
 
 
 def require_options(
-    k: int | None, which: str, tol: float, rng: Seed, probes: int, steps: int
+    k: int | None, which: str, tol: float, rng: Seed, probes: int = 1, steps: int = 1
 ) -> None:
-    """Refuse what no estimate of a spectrum can do, before any work."""
+    """Refuse what no estimate of a spectrum can do, before any work; None is all of it."""
     for name, value in {"k": 1 if k is None else k, "probes": probes, "steps": steps}.items():
         require_int(name, value, 1)
     require_which(which)

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self, get_args
 
-from hessence._common.arguments import (
-    Seed,
-    generator,
-    require_int,
-    require_tolerance,
-    require_which,
-)
+from hessence._common.arguments import Seed, require_int, require_options
 from hessence._common.arrays import to_numpy
 from hessence._common.files import Saved
 from hessence.krylov.eigenpairs import eigenpairs
@@ -146,10 +140,8 @@ def layer_spectra(
     whole = make(
         model, data, loss, params, reduction, eval_mode, memory, closure=closure, copy=copy
     )
-    require_int("k", k, 1, None)
-    require_which(which)
-    require_tolerance(tol)
-    generator(rng)
+    require_int("k", k, 1)
+    require_options(k, which, tol, rng)
     names = whole.parameters.names
     chosen = {
         group: [names[i] for i in whole.parameters.indices(patterns, "groups")]
