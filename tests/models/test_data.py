@@ -199,7 +199,7 @@ def test_a_pass_that_differs_anywhere_is_refused(case, change):
 
 
 class Once(IterableDataset):
-    """Can be gone through a single time, behind a loader that hides it."""
+    """Can be iterated over a single time, behind a loader that hides it."""
 
     def __init__(self, x, y):
         self.samples = iter(zip(x, y, strict=True))
@@ -292,9 +292,9 @@ def generator(x, y):
 
 
 REFUSED = {
-    "generator": (lambda x, y: generator(x, y), TypeError, "data can be gone through only once"),
-    "zip": (lambda x, y: zip([x], [y], strict=True), TypeError, "data can be gone through only"),
-    "iterator": (lambda x, y: iter([(x, y)]), TypeError, "data can be gone through only once"),
+    "generator": (lambda x, y: generator(x, y), TypeError, "data can be iterated over only once"),
+    "zip": (lambda x, y: zip([x], [y], strict=True), TypeError, "data can be iterated over only"),
+    "iterator": (lambda x, y: iter([(x, y)]), TypeError, "data can be iterated over only once"),
     "no batches": (lambda x, y: [], ValueError, "data is empty"),
     "no samples": (lambda x, y: (x[:0], y[:0]), ValueError, "data is empty"),
     "empty data set": (lambda x, y: TensorDataset(x[:0], y[:0]), ValueError, "data is empty"),

@@ -142,7 +142,7 @@ def _left_behind(folder: Path) -> dict[str, list[Path]]:
 
 
 def lock(handle: int) -> bool:
-    """Lock an open file, until it is closed, by whatever end of the process; False if it is."""
+    """Lock an open file until it is closed, however the process ends; False if it is locked."""
     try:
         if fcntl is not None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

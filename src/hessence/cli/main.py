@@ -54,7 +54,7 @@ def _fail(sentence: str, status: int = 2) -> int:
 
 
 def _prepare_streams() -> None:
-    """Let output go wherever the streams lead: to a terminal without our letters, or to nobody.
+    """Make output work wherever the streams lead: to a terminal without our letters, or nowhere.
 
     If a stream is closed, the next file that is opened would take its place, and get all messages.
     """

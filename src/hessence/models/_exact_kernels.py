@@ -143,7 +143,7 @@ def _attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        # Which is to be seen, not what is to be added.
+        # A Boolean mask says which keys are seen; a mask of numbers is added to the scores.
         hidden = torch.zeros_like(attn_mask, dtype=query.dtype)
         attn_mask = hidden.masked_fill(~attn_mask, float("-inf"))
     found: Tensor = torch.ops.aten._scaled_dot_product_attention_math(

@@ -32,8 +32,8 @@ def cross_entropy(loss: nn.CrossEntropyLoss, prediction: Tensor, target: Tensor)
     likeliest = p.argmax(classes, keepdim=True)
 
     def apply(u: Tensor) -> Tensor:
-        # The same change of all logits changes nothing. With none of the likeliest, whose
-        # probability may be all but 1, nothing cancels.
+        # Adding a number to all logits changes nothing. Taking off the change of the likeliest,
+        # whose probability may be almost 1, leaves nothing that cancels.
         u = u - u.gather(axis, likeliest.expand(*u.shape[: u.ndim - p.ndim], *likeliest.shape))
         weighted = weight * u
         return torch.addcmul(weighted, p, weighted.sum(axis, keepdim=True), value=-1)

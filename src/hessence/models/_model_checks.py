@@ -25,7 +25,7 @@ from hessence.models.data import Batches
 from hessence.models.rounding import measured
 
 COMPARED = 4
-"""How many batches are joined with the first one to see whether a loss is what was said of it."""
+"""How many batches are joined with the first one to see whether losses combine as declared."""
 
 MISFIT = (
     "the loss of two batches together is not the combination of their losses that was asked for, "
@@ -189,10 +189,10 @@ class BatchCheck:
 
 
 def misfit(problem: Problem) -> str | None:
-    """Tell if the loss of two batches joined is not what was said of their losses.
+    """Say so if the loss of two batches together is not the combination that was declared.
 
-    The first batch is joined with a few others; where they differ in shape, it is cut in two. Of
-    PyTorch's losses that is known, so that only predictions are compared.
+    The first batch is joined with a few others; where they differ in shape, it is cut in two.
+    PyTorch's losses are known to combine, so that only predictions are compared for them.
     """
     if problem.coupled:
         return COUPLED
@@ -222,7 +222,7 @@ def _fits(problem: Problem, one: Any, two: Any) -> bool:
     criterion, copy = problem.criterion, problem.copy
     with torch.no_grad():
         if isinstance(criterion, FunctionCriterion):
-            # A model may treat samples in company differently, which is none of the loss.
+            # A model may treat samples differently in a larger batch, which is not about the loss.
             one, two = ((copy.run(predict, x), y) for x, y in (one, two))
             if not (can_join(one) and can_join(two)):
                 return True

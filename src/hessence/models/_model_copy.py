@@ -73,7 +73,7 @@ class ModelCopy:
         self._eval_mode, self.owned = eval_mode, copy
         self.version, self._twice = 0, False
         self._memo: dict[int, Any] = {id(t): t for t in selected.foreign}
-        # A tensor can be looked for by identity, but not be an element of a set.
+        # By identity, since tensors are compared entry by entry.
         self._live = [(name, weakref.ref(p)) for name, p in live.named_parameters()]
         self._lock = threading.RLock()
         with outside_inference():
@@ -99,7 +99,7 @@ class ModelCopy:
         self._state, self._in_use = ModelState(model), False
 
     def _lower_flags(self) -> list[tuple[nn.Module, str]]:
-        """Set flags of layers that must not be set, and return which they were."""
+        """Clear flags of layers that must not be set, and return those that were."""
         lowered: list[tuple[nn.Module, str]] = []
         for module in self.model.modules():
             # A gradient that depends on how often a word occurs is not that of the loss.
@@ -190,7 +190,7 @@ class ModelCopy:
         return twin
 
     def elsewhere(self) -> ModelCopy:
-        """Return another copy, at a point nearby where nothing is zero, or the same, by chance."""
+        """Return another copy, at a nearby point where nothing is zero or equal by chance."""
         twin = self.clone()
         values = [leaf.detach() for leaf in twin.parameters.leaves]
         sizes = [value.square().mean().sqrt() for value in values]
@@ -239,7 +239,7 @@ class ModelCopy:
     def reached(self, total: Tensor) -> tuple[list[str], list[str]]:
         """Tell which of our leaves a total depends on, and which of the user's parameters.
 
-        The latter are to be none: a run that uses them reaches past its copy.
+        There should be none of the latter: a run that uses them reaches past its copy.
         """
         leaves = _graph_leaves(total)
         parameters = self.parameters

@@ -102,7 +102,7 @@ class Parameters:
     def indices(self, patterns: str | Sequence[str], argument: str = "params") -> list[int]:
         """Return which of the tensors have a name that one of the patterns matches.
 
-        What is wrong with the patterns is told of the argument that they come from.
+        Messages about the patterns name the argument that they come from.
         """
         wanted = [patterns] if isinstance(patterns, str) else list(patterns)
         if not wanted or not all(isinstance(item, str) for item in wanted):

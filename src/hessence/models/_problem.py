@@ -32,7 +32,7 @@ from hessence.models.data import Batches, gather, is_sample_pair, merged, parall
 from hessence.models.model_layers import require_uncoupled
 
 TRIED = 64
-"""How many samples it is tried on whether a loss is steady and samples do not depend on others."""
+"""How many samples are tried to see whether a loss is steady, and samples are independent."""
 
 CLOSURE = "; if loss is a closure of (model, batch), pass closure=True"
 
@@ -110,7 +110,7 @@ class Problem:
             )
 
     def _predicted(self, inputs: Any, also: str = "") -> Any:
-        """Run the model; where PyTorch cannot, that is told of the data."""
+        """Run the model; where PyTorch cannot, the message is about the data."""
         try:
             return self.copy.run(predict, inputs)
         except (torch.OutOfMemoryError, NotImplementedError):
@@ -169,7 +169,7 @@ class Problem:
         return gradients(total, leaves, materialize_grads=True), count
 
     def take_for_steady(self) -> None:
-        """Spare the test: a check has made it."""
+        """Leave out the test for random numbers, since a check has made it."""
         self._steady = True
 
     def require_steady(self) -> None:
@@ -227,7 +227,7 @@ class Problem:
 
     @cached_property
     def separable(self) -> bool:
-        """Whether samples are on their own in model and loss: batches may be cut and merged."""
+        """Whether model and loss treat samples independently: batches may be cut and merged."""
         criterion = self.criterion
         if not isinstance(criterion, PairCriterion) or not is_sample_pair(self.batches.first):
             return False
@@ -235,15 +235,15 @@ class Problem:
         whole = self._predicted(inputs)
         if not criterion.separable:
             return False
-        # A target that does not fit is told of before anything is computed.
+        # A target that does not fit is refused before anything is computed.
         criterion.sum(whole, target)
         return self.apart
 
     @cached_property
     def apart(self) -> bool:
-        """Whether samples are on their own in the model.
+        """Whether the model treats every sample independently.
 
-        That is tried out: they are not if a mean is taken over the batch, or if the first dimension
+        That is tried out: it does not if a mean is taken over the batch, or if the first dimension
         is time, as it is by default for PyTorch's recurrent layers.
         """
         if not is_sample_pair(self.batches.first):
@@ -251,7 +251,7 @@ class Problem:
         inputs = self.batches.first[0][:TRIED]
         if self._chain is not None and not self._chain.before and inputs.ndim > 1:
             return True
-        gap = self._company_gap
+        gap = self._batching_gap
         return gap is not None and gap <= 1e3 * self._eps
 
     @property
@@ -267,7 +267,7 @@ class Problem:
         modules = self.copy.model.modules()
         if any(isinstance(module, timed) and not module.batch_first for module in modules):
             return False
-        gap = self._company_gap if is_sample_pair(first) else None
+        gap = self._batching_gap if is_sample_pair(first) else None
         return gap is not None and gap > self._eps**0.5
 
     @property
@@ -275,11 +275,11 @@ class Problem:
         return float(torch.finfo(self.copy.parameters.leaves[0].dtype).eps)
 
     @cached_property
-    def _company_gap(self) -> float | None:
+    def _batching_gap(self) -> float | None:
         """How much predictions for samples at once differ from those for two halves, relative.
 
-        None if that cannot be tried. It is tried elsewhere, since a coupling of samples may start
-        out as zero, and yet have derivatives.
+        None if that cannot be tried. It is tried at other parameters, since at these a coupling of
+        samples may be zero and yet have derivatives.
         """
         if not self.copy.owned:
             return None
@@ -335,7 +335,7 @@ class Problem:
         return Chain.read(self.copy.model) if self.copy.owned else None
 
     def _covered(self, chain: Chain) -> bool:
-        """Whether products of a plain chain are all there is to multiply by."""
+        """Whether all chosen parameters are in the plain chain, and batches are pairs."""
         names = set(self.copy.parameters.names)
         pairs = is_sample_pair(self.batches.first)
         return pairs and names <= chain.names
@@ -347,7 +347,7 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 def _pair_or_batches(data: Any, loss: Any, closure: bool | None) -> Any:
-    """Read a list of two tensors: a pair, but for a closure two batches."""
+    """Read a list of two tensors as a pair, or as two batches if the loss is a closure."""
     if not (isinstance(data, list) and len(data) == 2 and all(isinstance(d, Tensor) for d in data)):
         return data
     if closure is None and is_own(loss):

@@ -40,7 +40,7 @@ COLUMNS = 4096
 
 
 class NoRange(Exception):  # noqa: N818 - an ordinary answer, not a mistake of the user's
-    """Why a range cannot be had, or is not worth it; a sentence."""
+    """There is no range, or it is not worth using; a sentence says why."""
 
 
 @dataclass(eq=False)

@@ -36,7 +36,7 @@ def first_length(batch: Any) -> int:
 
 
 def rebuilt(change: Callable[..., Any], part: Any, *others: Any) -> Any:
-    """Return a batch, or several alike put together, with all that is in its containers changed.
+    """Return a batch in which a function has changed all contents; several batches go together.
 
     Containers are dictionaries, lists and tuples with tensors in them, and objects, such as
     dataclasses, that have tensors for attributes. A list of texts or numbers counts as one thing.

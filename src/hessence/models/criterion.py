@@ -181,8 +181,8 @@ class ClosureCriterion(OwnCriterion):
                 raise
             raise TypeError(
                 f"loss, called as loss(model, batch) since batches are not pairs (input, target), "
-                f"found no {error.name!r} in the model; that of a model's output is had by lambda "
-                f"model, batch: model(**batch).{error.name}."
+                f"found no {error.name!r} in the model; for that of the model's output give "
+                f"lambda model, batch: model(**batch).{error.name}."
             ) from error
         total = self._total(value, lambda: first_length(batch))
         each = value.shape if isinstance(value, Tensor) and value.numel() > 1 else None

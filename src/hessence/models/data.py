@@ -1,4 +1,4 @@
-"""Data as users give them: one batch, a loader, or anything that can be gone through again.
+"""Data as users give them: one batch, a loader, or anything that can be iterated over again.
 
 Under ``torch.distributed`` each rank holds its share of the data, and sums go over all of them.
 """
@@ -129,7 +129,7 @@ class Batches:
 
 
 def _digest(batch: Any) -> int:
-    """Return a number that tells batches with other tensors apart; of sparse ones, the shapes."""
+    """Return a checksum of all tensors in a batch; of sparse ones, of their shapes alone."""
     digest = 0
     for tensor in tensors_in(batch):
         digest = zlib.crc32(repr((tuple(tensor.shape), tensor.dtype)).encode(), digest)
@@ -163,10 +163,11 @@ def _with_own_draws(source: Any) -> Any:
 
 
 def _own(part: Any, device: torch.device, copies: bool, parameters: Mapping[int, Tensor]) -> Any:
-    """Put a part of a batch on a device, and copy what is there already, if asked for.
+    """Move a part of a batch to a device, and copy it if it is there already and `copies` says so.
 
-    Whoever gives batches may write to them later, or put the next one into the same memory. What is
-    differentiated by, given by identity, or depends on it, would be another tensor as a copy.
+    Whoever gives batches may write to them later, or put the next one into the same memory. The
+    parameters, given by identity, and what depends on them are not copied, or no derivative would
+    arrive at them.
     """
     if isinstance(part, Tensor):
         if part.is_meta:
@@ -254,7 +255,7 @@ def _source(data: Any) -> Iterable[Any]:
         )
     if hasattr(data, "__next__"):
         raise TypeError(
-            "data can be gone through only once, but is needed again and again: give a list or a "
+            "data can be iterated over only once, but is needed again and again: give a list or a "
             f"DataLoader instead of a {type(data).__name__}."
         )
     return cast(Iterable[Any], data)

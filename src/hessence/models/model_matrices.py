@@ -137,8 +137,8 @@ def hessian(
         The model, in float32 or float64. Dropout and batch normalisation in training mode are
         refused, since a loss that changes from call to call has no Hessian.
     data : (x, y), DataLoader, Dataset, dict, or iterable of batches
-        All data at once, as a tuple or a dictionary, or batches that can be gone through again. The
-        first dimension counts samples. An input may be a tensor, a tuple of arguments or a
+        All data at once, as a tuple or a dictionary, or batches that can be read again and again.
+        The first dimension counts samples. An input may be a tensor, a tuple of arguments or a
         dictionary of them. With a closure, batches may be anything. Every pass must have the same
         batches; what a loader draws from PyTorch's random numbers, such as an order, is the same on
         every pass.

@@ -50,8 +50,8 @@ def spectrum(
 
     A model that is one of the solvable networks, or has two adjacent linear layers that a narrow
     twin can shrink, gets a ``Spectrum`` with all eigenvalues, after its products have been compared
-    with automatic differentiation. So does one whose Hessian has flat directions that its layers
-    tell of, as on few samples, and a range of at most 4096 beside them: see
+    with automatic differentiation. So does one whose layers show that directions of the Hessian are
+    flat, as they do on few samples, if at most 4096 dimensions are left: see
     ``hs.flat_directions``. Any other gets an ``Estimate``: k eigenvalues with proved error bounds,
     the trace with a standard error, a density with a band. The model is not touched.
 
@@ -137,7 +137,7 @@ def spectrum(
 
 @contextmanager
 def _counted(H: ModelHessian, progress: bool | Callable[[int], None]) -> Iterator[None]:
-    """Show how many products were made, or tell whoever wants to know."""
+    """Show how many products were made, or call back with their number."""
     if not isinstance(progress, bool) and not callable(progress):
         raise TypeError(f"progress must be True, False or a function, got {progress!r}.")
     if progress is not True:
@@ -190,7 +190,7 @@ def _solve(
             H.require_sound()
             return found
         except NoRange:
-            # That the model is none of the solvable networks is told already.
+            # The reason says already that the model is none of the solvable networks.
             pass
     if method == "exact":
         raise ValueError(f"model has no exact spectrum here: {reason}")
@@ -203,8 +203,8 @@ def _solve(
 
 
 def _confirmed(H: ModelHessian, found: Spectrum) -> Spectrum:
-    """Return a spectrum; warn where the user's loss does not combine batches as it was said to."""
-    # PyTorch's losses combine as they should; of others, the user has said how.
+    """Return a spectrum; warn if the user's loss does not combine batches as was declared."""
+    # PyTorch's losses combine as they should; how others combine is what the user said.
     told = misfit(H.problem) if isinstance(H.problem.criterion, FunctionCriterion) else None
     if told is not None:
         warn(told, CheckWarning)

@@ -3,7 +3,7 @@
 An operator multiplies: a subclass says its ``shape``, gives some array of its kind (``reference``)
 and multiplies columns (``times``). Everything else follows: the algebra ``H + 2 * G``, ``-H``,
 ``H.T``, the restriction to some of the parameters, the dense matrix, SciPy's operator, and what
-products tell of the spectrum. A ``Hessian`` (``hessian.py``) knows more, and answers from theorems.
+products say about the spectrum. A ``Hessian`` (``hessian.py``) answers from theorems.
 """
 
 from __future__ import annotations

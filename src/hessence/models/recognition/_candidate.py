@@ -246,7 +246,7 @@ class Candidate:
         return hessian(model, batches, self.criterion, memory=self.memory)
 
     def order(self, places: Mapping[str, Tensor]) -> Tensor | None:
-        """Return where each entry of the parameter vector is in a network's; None if it is there.
+        """Return the place of each parameter in a network's vector; None if the orders agree.
 
         `places` gives, by name, the indices of a parameter's entries in the network's vector.
         """

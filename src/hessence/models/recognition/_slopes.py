@@ -127,7 +127,7 @@ class FixedSlopes(nn.Module):  # type: ignore[misc]
     def __init__(self, origin: nn.Module, model: nn.Module, hidden: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.model = model
-        # In a tuple, so that its parameters are none of this model's.
+        # In a tuple, so that its parameters do not become this model's.
         self._origin = (origin,)
         self._hidden = dict(hidden)
 
