@@ -15,7 +15,7 @@ import array_api_compat as api
 from hessence._common.arrays import Array
 
 FALLBACK = 2.0**31
-"""What is taken to be free where the machine does not tell."""
+"""How many bytes count as free where the machine does not say."""
 
 DEVICES = ("cpu", "cuda")
 """The kinds of devices that PyTorch may compute on in half precision."""
@@ -61,7 +61,7 @@ def reduced() -> list[str]:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Disable autocast, which a training loop may have around it, where numbers are to be right."""
+    """Disable autocast, which a training loop may have turned on, where numbers must be right."""
     with ExitStack() as stack:
         for device in reduced():
             stack.enter_context(sys.modules["torch"].autocast(device, enabled=False))

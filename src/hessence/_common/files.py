@@ -40,7 +40,7 @@ LARGE = 2**12
 """Arrays with more entries are written as their bytes: quicker, shorter, and no less exact."""
 
 LONGEST = 200
-"""What is wrong with a file is told in no more characters."""
+"""Of a longer message about what is wrong with a file, only the kind of exception is told."""
 
 KINDS: dict[str, type[Any]] = {}
 """The classes of results by their kinds."""
@@ -49,8 +49,8 @@ KINDS: dict[str, type[Any]] = {}
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a regular file so that a reader, or a kill at any moment, never meets half of it.
 
-    Where there is a file, its permissions stay; of a link, what it points to is written. Anything
-    that is no regular file is refused. What killed writers of the same file have left is removed.
+    A file that is there keeps its permissions, and a link is followed. Anything that is no regular
+    file is refused. What killed writers of the same file have left is removed.
     """
     target = Path(os.path.realpath(path))
     old = target.stat() if target.exists() else None

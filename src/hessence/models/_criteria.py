@@ -330,7 +330,7 @@ def _misfit(prediction: Tensor, target: Tensor) -> str:
 
 
 def _shapes(*tensors: Tensor) -> list[str]:
-    """Write out shapes, with n for a common number of samples, which may be that of a trial."""
+    """Write out shapes, with n for the number of samples if all have the same."""
     shapes: list[list[Any]] = [list(t.shape) for t in tensors]
     if len({t.shape[:1] for t in tensors}) == 1 and all(shapes):
         shapes = [["n", *shape[1:]] for shape in shapes]

@@ -28,7 +28,7 @@ PIECEWISE = HOMOGENEOUS | frozenset({
 
 SCALED = frozenset({"mul", "mul_", "__mul__", "__rmul__", "div", "div_", "__truediv__"})
 SHIFTED = frozenset({"add", "add_", "__add__", "__radd__", "sub", "sub_", "__sub__", "__rsub__"})
-"""With a number for the other operand, these keep what is linear linear."""
+"""Functions that are linear if the other operand is a number."""
 
 AGREEMENT = 1e-12
 """Up to this share of the largest value, two evaluations of one function agree."""
@@ -56,7 +56,7 @@ class _Step:
 
     @property
     def alone(self) -> bool:
-        """Whether one tensor at most is made use of."""
+        """Whether the call uses at most one tensor."""
         leaves = tree_leaves((self.args, self.kwargs), is_leaf=lambda a: isinstance(a, _Place))
         return sum(isinstance(leaf, (_Place, Tensor)) for leaf in leaves) <= 1
 
@@ -78,7 +78,7 @@ class Elementwise:
 
     @property
     def homogeneous(self) -> bool:
-        """Whether also φ(z) = φ′(z) z."""
+        """Whether φ(z) = φ′(z) z everywhere."""
         return all(
             step.name in HOMOGENEOUS or (step.name in SCALED and step.alone) for step in self.steps
         )
@@ -113,7 +113,7 @@ class Elementwise:
         return tuple(part.numpy(force=True) for part in found)
 
     def is_elementwise(self, z: Tensor) -> bool:
-        """Whether numbers do not depend on their neighbours: tried out in another order."""
+        """Whether no number depends on its neighbours, which is tried out in another order."""
         try:
             with torch.no_grad():
                 whole, mixed = self(z), self(z.flatten().flip(0)[: max(1, z.numel() // 2)])

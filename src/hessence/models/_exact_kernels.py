@@ -79,8 +79,8 @@ def _innermost() -> Any:
 class _Replacements(TorchFunctionMode):  # type: ignore[misc]
     """Calls other functions in place of some of PyTorch's, in this thread.
 
-    PyTorch takes a mode off for each call and puts it back, after an interrupt perhaps later than
-    the run has ended. So it is idle then, and the next run takes it off.
+    PyTorch takes a mode off for each call and puts it back; after an interrupt, perhaps only when
+    the run has ended. So a mode does nothing after its run, and the next run takes it off.
     """
 
     active = True
@@ -153,7 +153,7 @@ def _attention(
 
 
 def _with_attention(function: Any) -> types.FunctionType:
-    """Return a copy of a function of PyTorch's that attends as we do."""
+    """Return a copy of one of PyTorch's functions that calls our attention."""
     names = {**function.__globals__, "scaled_dot_product_attention": _attention}
     changed = types.FunctionType(function.__code__, names, argdefs=function.__defaults__)
     changed.__kwdefaults__ = function.__kwdefaults__
@@ -189,10 +189,10 @@ REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def _let_checkpoints_rest() -> None:
-    """Let ``torch.utils.checkpoint`` do nothing but call its function in a thread that runs us.
+    """Let ``torch.utils.checkpoint`` do nothing but call its function in a thread that is in a run.
 
-    Models have imported it under names of their own, so what it is made of is exchanged, once and
-    for good. In any other thread, and after a run, it is what it was.
+    Models import it under names of their own, so the functions inside of it are replaced, once and
+    for good. In any other thread, and after a run, they do what they did.
     """
     without = "_checkpoint_without_reentrant_generator"
     for name in (without, f"{without}_impl"):

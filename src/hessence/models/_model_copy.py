@@ -27,7 +27,7 @@ _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _SIMPLE = (bool, int, float, str, type(None))
 
 ERROR = "torch::autograd::Error"
-"""What PyTorch calls a step of a graph that may not be gone back through."""
+"""What PyTorch calls a node of a graph that cannot be differentiated again."""
 
 REMEDY = (
     "Write it out in other operations, such as (x[:, None] - y).norm(dim=-1) for torch.cdist(x, "
@@ -252,9 +252,9 @@ class ModelCopy:
         return [name for leaf, name in ours.items() if leaf in leaves], past
 
     def require_second(self, gradients: Iterable[Tensor]) -> None:
-        """Refuse, once, gradients with a step that says of itself that it has one derivative.
+        """Refuse gradients with an operation that is marked as differentiable once; tested once.
 
-        PyTorch takes it for a constant, without a word, where nothing else depends on parameters.
+        Where nothing else depends on parameters, PyTorch takes it for a constant without a word.
         """
         if not self._twice and any(node.name() == ERROR for node in graph_uses(gradients)):
             raise NotImplementedError(
@@ -274,7 +274,7 @@ class ModelCopy:
         return found
 
     def _require_same_precision(self, arguments: tuple[Any, ...], error: Exception) -> None:
-        """Tell of the most likely reason for an error: data in another precision."""
+        """Give the most likely reason for an error: data in another precision."""
         own = self.parameters.leaves[0]
         for tensor in tensors_in(list(arguments)):
             if tensor.is_floating_point() and tensor.dtype != own.dtype:

@@ -92,7 +92,7 @@ class MonitorFiles:
         return states
 
     def _now(self) -> tuple[int, ...] | None:
-        """Return what tells the file as it is from what another writer makes of it."""
+        """Return numbers of the file that change whenever another writer replaces it."""
         if not self._path.exists():
             return None
         found = self._path.stat()

@@ -140,7 +140,7 @@ class GgnGraph(Graph):
 
 
 def gradients(*arguments: Any, **options: Any) -> tuple[Any, ...]:
-    """Return ``torch.autograd.grad``; what that cannot do is told in a sentence."""
+    """Return ``torch.autograd.grad``; what that cannot do is refused in a sentence."""
     try:
         found: tuple[Any, ...] = torch.autograd.grad(*arguments, **options)
         return found
@@ -185,7 +185,7 @@ AT_ONCE_BYTES = 2.0**21
 MB, and slower above: convolutions gain least, transformers and recurrent layers most."""
 
 ACCELERATED_BYTES = 2.0**26
-"""The same elsewhere, where starting an operation takes as long as going through megabytes."""
+"""The same on an accelerator, where starting an operation takes as long as reading megabytes."""
 
 WIDEST = 16
 """How many vectors go through a graph at once at most."""

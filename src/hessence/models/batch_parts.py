@@ -91,12 +91,12 @@ def widened(batch: Any) -> Any:
 
 
 def some_rows(batch: Any, rows: slice) -> Any:
-    """Return some of the samples: of tensors, and of lists with something for each."""
+    """Return some of the samples: rows of tensors, and of lists with an entry for each."""
     return rebuilt(lambda leaf: leaf[rows] if isinstance(leaf, SEVERAL) else leaf, batch)
 
 
 def joined(first: Any, second: Any) -> Any:
-    """Return the samples of two batches; what is the same for all samples is that of the first."""
+    """Return the samples of two batches; what all samples share is taken from the first."""
 
     def join(a: Any, b: Any) -> Any:
         if isinstance(a, Tensor):
@@ -107,7 +107,7 @@ def joined(first: Any, second: Any) -> Any:
 
 
 def can_join(batch: Any) -> bool:
-    """Whether a batch is of tensors and lists with as many samples each, beside texts and None."""
+    """Whether a batch is made of tensors and lists of one length, besides texts and None."""
     leaves = leaves_in(batch)
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     if not all(isinstance(leaf, (*SEVERAL, str, type(None))) for leaf in leaves) or not tensors:

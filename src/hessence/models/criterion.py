@@ -195,7 +195,7 @@ class ClosureCriterion(OwnCriterion):
 
 
 def _require_told(value: Any, samples: Callable[[], int]) -> None:
-    """Ask how several batches combine, unless what the loss returns tells."""
+    """Ask how several batches combine, unless what the loss returns shows it."""
     if not isinstance(value, Tensor) or value.numel() != 1:
         return
     if value.ndim == 0 or samples() > 1:

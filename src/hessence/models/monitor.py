@@ -242,7 +242,7 @@ class Monitor:
         )
 
     def _require_same_parameters(self) -> None:
-        """Refuse a model of which other parameters are chosen than when the monitor was made."""
+        """Refuse a model whose chosen parameters are not those that the monitor was made with."""
         now = Parameters.select(unwrap(self._model), self._params)
         if now.names != self._hessian.parameters.names:
             before = self._history.parameters

@@ -103,7 +103,7 @@ class Brackets(Saved, kind="brackets"):
         """Return how many eigenvalues lie in (a, b], an exact integer.
 
         A threshold that an eigenvalue is too close to for rounding is moved to the right, past it,
-        by the least distance that lets the number be proved; a warning tells if it was.
+        by the least distance that lets the number be proved; a warning says so.
 
         Returns
         -------

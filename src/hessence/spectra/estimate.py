@@ -164,7 +164,7 @@ class Estimate(SpectralResult, kind="estimate"):
         return int(self.eigenvalues.shape[-1])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind the means to compute a density, which hold the model and its data."""
+        """Leave out the function that computes the density, which holds the model and its data."""
         state = {name: value for name, value in vars(self).items() if name != "spaces"}
         if callable(self._density):
             state["_density"] = None

@@ -81,7 +81,7 @@ class NotRecognised(Exception):  # noqa: N818 - an ordinary answer, not a mistak
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A model of our own with loss and data to find a theorem for.
+    """Our copy of a model, its loss and its data, to find a theorem for.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class Candidate:
 
     @classmethod
     def of(cls, H: ModelHessian) -> Candidate:
-        """Watch the model of an operator, and refuse what no theorem is for."""
+        """Watch the model of an operator, and refuse what no theorem covers."""
         problem = H.problem
         criterion, model, batches = problem.criterion, problem.copy.model, problem.batches.kept
         if not isinstance(criterion, PairCriterion):
@@ -279,7 +279,7 @@ def _kinds(steps: Steps) -> str:
 
 
 def _require_ordinary(model: nn.Module, size: int) -> None:
-    """Refuse models that no theorem is for, of which an operator has so many parameters."""
+    """Refuse models that no theorem covers; the operator has `size` parameters."""
     first_name: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if not parameter.requires_grad:

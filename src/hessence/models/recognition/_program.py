@@ -133,7 +133,7 @@ class _Path:
 class _Call:
     """A call of a linear layer: what it took and made, and the node of the graph.
 
-    With an activation that is all that takes what the layer has made, it is what both make.
+    Where only an activation takes what the layer made, the two count as one call.
     """
 
     layer: Layer
