@@ -196,7 +196,7 @@ class Brackets(Saved, kind="brackets"):
 
         Returns the axes. Several brackets fit on the same axes.
         """
-        from hessence.plotting.brackets import draw_brackets
+        from hessence.plotting.spectra import draw_brackets
 
         return draw_brackets(self, ax, label=label, color=color)
 
