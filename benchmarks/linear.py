@@ -16,13 +16,13 @@ from benchmarks.timing import Comparison, compare, compare_with_dense
 
 def comparisons() -> Iterator[Comparison]:
     """Yield the comparisons one after another."""
-    yield _aligned()
+    yield from _aligned()
     yield _wide_twin()
     yield _against_dense_autodiff()
     yield _many_sharpnesses()
 
 
-def _aligned() -> Comparison:
+def _aligned() -> Iterator[Comparison]:
     d, depth = 500, 4
     net = hs.DeepLinear.balanced((d,) * (depth + 1), np.linspace(0.5, 1.5, d), rng=0)
     left, singular, right = np.linalg.svd(net.product)
@@ -42,7 +42,18 @@ def _aligned() -> Comparison:
     H.spectrum()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    return replace(measured, note=f"{peak / 1e9:.2f} GB, at most 1 GB")
+    yield replace(measured, note=f"{peak / 1e9:.2f} GB, at most 1 GB")
+    # The same end-to-end matrix, off balance: its pairs do not split in two.
+    first, second, *others = net.weights
+    off = hs.DeepLinear([1.01 * first, second / 1.01, *others])
+    yield compare(
+        "the same: pairs of a balanced network split in two",
+        H.spectrum,
+        "off balance by 1 %, where they do not",
+        off.hessian(x, x @ (left * singular**0.5 @ right).T).spectrum,
+        0.6,
+        repeats=7,
+    )
 
 
 def _wide_twin() -> Comparison:

@@ -95,8 +95,9 @@ class Spectrum(SpectralResult, kind="spectrum"):
 
     def _arrange(self, values: Array, counts: Array) -> None:
         """Keep the groups; those of a single network without the empty ones, and sorted."""
-        order = np.arange(int(values.shape[-1]))
-        if values.ndim == 1:
+        if values.ndim > 1:
+            order = np.arange(int(values.shape[-1]))
+        else:
             order, present = np.argsort(-to_numpy(values), stable=True), to_numpy(counts)
             if not 0 < present.min() == present.max():
                 order = order[present[order] > 0]
@@ -381,7 +382,10 @@ def _join_counts(multiplicities: list[Any], sizes: list[int], values: Array) -> 
     """Return the multiplicity of every group, shaped like the values."""
     xp = api.array_namespace(values)
     if values.ndim == 1:
-        return integers(np.repeat([int(m) for m in multiplicities], sizes), values)
+        counts, ends = np.empty(sum(sizes), dtype=np.int64), np.cumsum(sizes)
+        for multiplicity, size, end in zip(multiplicities, sizes, ends, strict=True):
+            counts[end - size : end] = multiplicity
+        return integers(counts, values)
     lead = tuple(values.shape[:-1])
     columns = []
     for multiplicity, size in zip(multiplicities, sizes, strict=True):

@@ -29,6 +29,8 @@ TOLERANCE = 1000
 ROUNDING = 32
 """How many ε of its terms a gradient may be off by."""
 
+NEARLY = 1e-9
+"""Columns whose products are as close as this to those of orthonormal ones need one correction."""
 
 WHITE = 8
 """How many ε white data may be off by, on average over the inputs."""
@@ -114,9 +116,14 @@ def find_modes(H: LinearProducts) -> Modes:
 
 
 def _normalised(matrix: Array) -> tuple[Numbers, float]:
-    plain = to_numpy(matrix).astype(np.float64)
-    size = float(np.abs(plain).max()) or 1.0
+    plain = to_numpy(matrix).astype(np.float64, copy=False)
+    size = _largest(plain) or 1.0
     return plain / size, size
+
+
+def _largest(matrix: Numbers) -> float:
+    """Return the largest magnitude of an entry, without a copy of the matrix."""
+    return max(float(matrix.max()), -float(matrix.min()))
 
 
 class _Search:
@@ -255,7 +262,8 @@ class _Search:
 
         None starts from the coordinates themselves.
         """
-        scaled = [m / np.abs(m).max() for m in family if np.abs(m).max() > 0]
+        sizes = [_largest(m) for m in family]
+        scaled = [(m, size) for m, size in zip(family, sizes, strict=True) if size > 0]
         if not scaled:
             return np.eye(len(family[0])) if start is None else start
         # A generic combination has the common eigenvectors even where single members repeat
@@ -265,10 +273,11 @@ class _Search:
             # What varies along with the singular values comes first, the gradient only where they
             # are equal: a sum of both would bring some eigenvalues close that neither confuses.
             weights[-1] = 0.01
-        _, vectors = np.linalg.eigh(sum(c * m for c, m in zip(weights, scaled, strict=True)))
+        total = sum((c / size) * m for c, (m, size) in zip(weights, scaled, strict=True))
+        _, vectors = np.linalg.eigh(total)
         vectors = vectors[:, ::-1]
         if self.thorough:
-            vectors = _polish(vectors, scaled)
+            vectors = _polish(vectors, [m / size for m, size in scaled])
         return vectors if start is None else start @ vectors
 
     def _collect(self) -> Modes:
@@ -336,8 +345,23 @@ class _Search:
 
 
 def _orthonormal(columns: Numbers) -> Numbers:
+    """Return orthonormal columns, each in the span of the ones up to it.
+
+    Columns that are nearly orthogonal are divided by the Cholesky factor I + R of their products
+    I + E, where R + Rᵀ = E but for terms in E², in half the time of a QR decomposition.
+    """
     if not columns.shape[1]:
         return columns
+    norms = np.sqrt(np.einsum("ij,ij->j", columns, columns))
+    unit = columns / np.where(norms > 0, norms, 1.0)
+    products = unit.T @ unit
+    products[np.diag_indices_from(products)] -= 1
+    if np.linalg.norm(products) < NEARLY:
+        factor = np.triu(products)
+        factor[np.diag_indices_from(factor)] /= 2
+        # Single precision is enough for what is small.
+        unit -= unit.astype(np.float32) @ factor.astype(np.float32)
+        return unit
     q, r = np.linalg.qr(columns)
     return q * np.where(np.diagonal(r) < 0, -1.0, 1.0)
 
