@@ -94,6 +94,13 @@ def tied():
     return Problem(Tied(), torch.randint(6, (4, 3)), torch.randint(6, (4,)), nn.CrossEntropyLoss())
 
 
+def words():
+    """Sequences of words, some of which occur often and one of which is a constant."""
+    layers = nn.Embedding(20, 4, padding_idx=3), nn.Tanh(), nn.Linear(4, 3), nn.GELU()
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(15, 2))
+    return Problem(model, torch.randint(6, (4, 5)), numbers(4, 2), nn.MSELoss())
+
+
 def twice():
     return Problem(Twice(), numbers(3, 3), torch.randint(2, (3,)), nn.CrossEntropyLoss())
 
@@ -151,8 +158,8 @@ def flat_inputs():
 
 
 CASES = {f.__name__: f for f in (
-    tied, twice, time_first, flattened, coupled, one_sample, unused_inputs, zero_weights, all_zero,
-    zero_residual, flat_inputs,
+    tied, words, twice, time_first, flattened, coupled, one_sample, unused_inputs, zero_weights,
+    all_zero, zero_residual, flat_inputs,
 )}  # fmt: skip
 CASES |= {
     "conv1d": convolutional(nn.Conv1d, 3, 3),

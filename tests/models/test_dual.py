@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import hessence as hs
-from hessence.models import _dual, _gram, _layer_factors
+from hessence.models import _dual, _gram
+from hessence.models._outer_products import Extent, mirror
 from tests.models.layered import CASES, case
 from tests.models.market import MODELS, numbers, problem
 from tests.models.oracle import assert_same, dense_ggn, jacobian
@@ -49,11 +50,29 @@ def test_all_eigenvalues_and_eigenvectors(name):
 @pytest.mark.parametrize("name", ["lstm", "conv2d_groups", "tied", "coupled", "time_first"])
 @pytest.mark.parametrize("bytes_", [1.0, 3000.0])
 def test_little_memory(name, bytes_, monkeypatch):
-    monkeypatch.setattr(_gram, "BLOCK_BYTES", bytes_)
-    monkeypatch.setattr(_layer_factors, "SLICE_BYTES", bytes_)
+    monkeypatch.setattr(_gram, "CHUNK_BYTES", bytes_)
     made = EVERYTHING[name](name)
     G = hs.ggn(made.model, made.data, made.loss)
     assert_same(G.kernel(), dense_kernel(made), 1e-14)
+
+
+@pytest.mark.parametrize("way", ["factored", "written"])
+@pytest.mark.parametrize("bytes_", [3000.0, 2.0**26])
+@pytest.mark.parametrize("name", [*CASES, "conv_net", "tanh_mlp"])
+def test_either_way_to_inner_products(name, bytes_, way, monkeypatch):
+    monkeypatch.setattr(_gram, "CHUNK_BYTES", bytes_)
+    monkeypatch.setattr(Extent, way, 0.0)
+    made = EVERYTHING[name](name)
+    assert_same(hs.ggn(made.model, made.data, made.loss).kernel(), dense_kernel(made), 1e-14)
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_batches_whose_samples_differ_in_length(samples, seeded):
+    model = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Tanh(), nn.AdaptiveAvgPool1d(2), nn.Flatten())
+    model = nn.Sequential(model, nn.Linear(6, 2)).double()
+    batches = [(numbers(samples, 2, length), numbers(samples, 2)) for length in (5, 5, 9, 3)]
+    J = jacobian(torch.cat([model(x) for x, _ in batches]), list(model.parameters()))
+    assert_same(hs.ggn(model, batches, nn.MSELoss()).kernel(), J @ J.T, 1e-14)
 
 
 def test_a_kernel_that_does_not_fit(monkeypatch):
@@ -157,8 +176,7 @@ def test_a_number_of_eigenvalues_is_estimated_as_asked(monkeypatch):
 
 def test_a_gram_matrix_that_is_wrong_is_not_shown(monkeypatch):
     made = problem("tanh_mlp")
-    right = _layer_factors.Outer.gram
-    monkeypatch.setattr(_layer_factors.Outer, "gram", lambda *both: 1.000001 * right(*both))
+    monkeypatch.setattr(_gram, "mirror", lambda total: mirror(total.mul_(1.000001)))
     estimate = hs.ggn(made.model, made.data, made.loss).spectrum()
     assert not estimate.exact
     assert "differs from automatic differentiation" in estimate.reason

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hessence._common.arrays import NotFiniteError
 from hessence._common.device import available, budget
-from hessence.models._gram import BLOCK_BYTES, Rows
+from hessence.models._gram import CHUNK_BYTES, Rows
 from hessence.models._jacobian import Jacobian
 from hessence.models._loss_hessian import sample_blocks
 from hessence.models.criterion import PairCriterion
@@ -79,8 +79,8 @@ def dual_spectrum(G: Any) -> Spectrum:
         )
     factors = _loss_factors(G, rows)
     gram = factors.between(rows.gram())
-    # All that the model computes again fits into as much memory as a block of rows.
-    G = type(G)(G.problem, G._graphs.within(BLOCK_BYTES), G._chosen)
+    # All that the model computes again fits into as much memory as a chunk of rows.
+    G = type(G)(G.problem, G._graphs.within(CHUNK_BYTES), G._chosen)
     dual = Dual(G, gram, factors)
     dual.require_agreement()
     # What rounding does inside of the model is measured where errors are asked for.

@@ -1,45 +1,39 @@
 r"""The Gram matrix of a model's Jacobian, :math:`J J^\top`: the neural tangent kernel on the data.
 
 Its rows and columns are the outputs of the first sample, of the second, and so on. It is assembled
-parameter by parameter. Linear layers, convolutions and embeddings give products of small Gram
-matrices of what they take and of gradients at what they make
-(:mod:`hessence.models._layer_factors`); so J is never stored. Rows come in blocks whose factors fit
-into memory, and every two blocks meet once.
+parameter by parameter, or from parts of them. Linear layers, convolutions and embeddings have rows
+that are small Gram matrices' products (:mod:`hessence.models._outer_products`), or are written out
+in some columns at a time; so J is never stored. The model runs anew for each lot of parts that fits
+into memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hessence.models._layer_calls import watched
-from hessence.models._layer_factors import MisfitError, taken
+from hessence.models._gram_plan import Survey, Whole, lots, positions_of
+from hessence.models._layer_calls import Call, watched
+from hessence.models._layer_factors import MisfitError, extent, taken
+from hessence.models._outer_products import add_factored, add_symmetric, add_written, mirror
 from hessence.models._problem import Problem
-from hessence.models._row_factors import Block, Reader
+from hessence.models._row_factors import Piece, Reader, Store
+from hessence.models.batch_parts import graph_bytes
 from hessence.models.criterion import predict
 
-BLOCK_BYTES = 2.0**26
-"""How many bytes a block of rows may take; two of them are there at a time."""
+CHUNK_BYTES = 2.0**26
+"""How many bytes are taken beside the Gram matrix: half for rows, the rest for what makes them."""
 
+RUNS = 4
+"""How often a model runs before its rows are given more memory: for convolutions at many positions,
+that is where the time goes."""
 
-@dataclass(frozen=True)
-class Piece:
-    """Some rows of the Jacobian: outputs `low` to `high` of each of the samples in some inputs."""
-
-    inputs: Any
-    samples: int
-    start: int
-    low: int
-    high: int
-
-    @property
-    def rows(self) -> slice:
-        """Where they are."""
-        return slice(self.start, self.start + self.samples * (self.high - self.low))
+MOST_BYTES = 2.0**29
+"""How many bytes rows are given at most."""
 
 
 class Rows:
@@ -65,53 +59,97 @@ class Rows:
     """
 
     def __init__(self, problem: Problem, chosen: Sequence[int]) -> None:
-        self._copy, self._reader = problem.copy, Reader(problem.copy, chosen)
+        self._copy, self._apart = problem.copy, problem.apart
+        self._leaves, self._memory = problem.copy.parameters.leaves, problem.memory
         kept = problem.batches.kept
         assert kept is not None
-        self._batches = [inputs for inputs, _ in kept]
-        self._apart = problem.apart
-        self._alone = self._apart and not self._is_sample_first(self._batches[0])
-        self.samples = [len(inputs) if self._apart else 1 for inputs in self._batches]
-        self.predictions = [self._predicted(inputs) for inputs in self._batches]
-        self.count = sum(prediction.numel() for prediction in self.predictions)
+        batches = [inputs for inputs, _ in kept]
+        self._alone = self._apart and not self._is_sample_first(batches[0])
+        self._survey = Survey(self._leaves, chosen)
+        self.samples = [len(inputs) if self._apart else 1 for inputs in batches]
+        self.predictions: list[Tensor] = []
+        self._pieces: list[Piece] = []
+        self.count = 0
+        for inputs in batches:
+            self._look(inputs)
+        self._tell_room()
 
     def gram(self) -> Tensor:
         """Return the Gram matrix (N, N)."""
-        leaves = self._copy.parameters.leaves
-        lengths = [leaf.shape[0] if leaf.ndim else 1 for leaf in leaves]
-        found = leaves[0].new_zeros(self.count, self.count).detach()
-        pieces = list(self._pieces())
-        for i, piece in enumerate(pieces):
-            block = self._block(piece)
-            block.gram(block, found[piece.rows, piece.rows], lengths)
-            for other in pieces[i + 1 :]:
-                part = found[piece.rows, other.rows]
-                block.gram(self._block(other), part, lengths)
-                found[other.rows, piece.rows] = part.mT
-        return found
+        total = self._leaves[0].new_zeros(self.count, self.count).detach()
+        reader = Reader(self._copy)
+        wholes = self._survey.wholes(sum(self.samples), self.count)
+        by_factors = {whole.leaf for whole in wholes if whole.by_factors}
+        others = [
+            Whole(leaf, self._leaves[leaf].numel(), 1) for leaf in sorted(self._survey.others)
+        ]
+        for some, read in ((wholes, reader.read), (others, reader.read_one_by_one)):
+            for lot in lots(some, self.count, self._room(some) / total.itemsize):
+                store = Store(lot, self.count, self._leaves)
+                for piece in self._pieces:
+                    read(piece, store)
+                self._add(total, store, by_factors)
+                del store  # before the next one is made
+        mirror(total)
+        return total
 
-    def _block(self, piece: Piece) -> Block:
-        read, outputs = self._reader.block, (piece.low, piece.high)
-        if not self._alone:
-            return read(piece.inputs, piece.samples, *outputs)
-        return Block.stacked([read(x, 1, *outputs) for x in piece.inputs.split(1)])
+    def _room(self, wholes: Sequence[Whole]) -> float:
+        """Return how many bytes rows are given."""
+        itemsize = int(self._leaves[0].itemsize)
+        whole = sum(whole.numbers(self.count) for whole in wholes) * itemsize
+        return max(CHUNK_BYTES / 2, min(whole / RUNS, MOST_BYTES, self._memory / 4))
 
-    def _predicted(self, inputs: Any) -> Tensor:
-        """Return the predictions of a batch, some samples at a time."""
-        parts = inputs.split(self._step(inputs)) if self._apart else [inputs]
-        found = [self._copy.run(predict, part) for part in parts]
-        for part in found:
-            if not isinstance(part, Tensor):
+    def _add(self, total: Tensor, store: Store, by_factors: set[int]) -> None:
+        """Add the inner products of all rows in a store."""
+        for rows in store.written.values():
+            add_symmetric(total, rows)
+        for leaf, factors in store.factors.items():
+            placed = [(some.start, some.outer) for some in factors]
+            add = add_factored if leaf in by_factors else add_written
+            add(total, placed, CHUNK_BYTES / 4)
+
+    def _look(self, inputs: Any) -> None:
+        """Run the model on a batch, some samples at a time, and see how it uses its parameters."""
+        found = []
+        for part in inputs.split(self._step(inputs)) if self._apart else [inputs]:
+            with torch.enable_grad():
+                prediction, calls = watched(self._copy, predict, part)
+            if not isinstance(prediction, Tensor):
                 raise TypeError(
                     "model must return a tensor for the Gauss–Newton matrix, got "
-                    f"{type(part).__name__}."
+                    f"{type(prediction).__name__}."
                 )
-        return torch.cat([part.detach() for part in found]) if self._apart else found[0].detach()
+            samples = len(part) if self._apart else 1
+            self._survey.note(prediction, calls, samples)
+            piece = Piece(part, samples, prediction.numel() // samples, self.count, samples)
+            self._pieces.append(piece)
+            self.count += prediction.numel()
+            found.append(prediction.detach())
+        self.predictions.append(torch.cat(found) if self._apart else found[0])
+
+    def _tell_room(self) -> None:
+        """Tell pieces how many samples like theirs follow."""
+        pieces = self._pieces
+        for i in range(len(pieces) - 2, -1, -1) if self._apart else ():
+            own, after = pieces[i : i + 2]
+            if (own.inputs.shape[1:], own.outputs) == (after.inputs.shape[1:], after.outputs):
+                pieces[i] = replace(own, room=own.samples + after.room)
 
     def _step(self, inputs: Tensor) -> int:
-        """Return how many samples are run at a time without their rows."""
-        run, _ = self._reader.bytes(inputs[:1])
-        return max(1, int(BLOCK_BYTES / max(run, 1.0)))
+        """Return how many samples are run at a time."""
+        if self._alone:
+            return 1
+        calls: list[Call] = []
+
+        def run(some: Tensor) -> Any:
+            found, calls[:] = watched(self._copy, predict, some)
+            return found
+
+        with torch.enable_grad():
+            two = graph_bytes(run, inputs[:2])
+            one = graph_bytes(run, inputs[:1])
+        each = max(two - one, 1.0) + sum(map(_backward_bytes, calls))
+        return max(1, int(CHUNK_BYTES / 4 / each))
 
     def _is_sample_first(self, inputs: Tensor) -> bool:
         """Whether the first dimension of all that layers take counts samples.
@@ -129,25 +167,14 @@ class Rows:
             return False
         return len(both) == len(alone) and all(map(_begins_with, both, alone))
 
-    def _pieces(self) -> Iterator[Piece]:
-        """Cut the data into pieces whose rows fit into memory."""
-        start = 0
-        for inputs, prediction, n in zip(
-            self._batches, self.predictions, self.samples, strict=True
-        ):
-            outputs = prediction.numel() // n
-            run, each = self._reader.bytes(inputs[:1] if self._apart else inputs)
-            width = max(1, min(outputs, int((BLOCK_BYTES - run) / max(each, 1.0))))
-            parts = [(inputs, 1)]
-            if self._apart:
-                fit = int(BLOCK_BYTES / max(run + each * outputs, 1.0))
-                step = max(1, fit) if width == outputs else 1
-                parts = [(x, len(x)) for x in inputs.split(step)]
-            for part, samples in parts:
-                for low in range(0, outputs, width):
-                    high = min(low + width, outputs)
-                    yield Piece(part, samples, start, low, high)
-                    start += samples * (high - low)
+
+def _backward_bytes(call: Call) -> float:
+    """Return how many bytes the gradient at what a layer made takes, and what it meets there."""
+    if call.kind != "convolution":
+        return 2.0 * int(call.shift.nbytes)
+    groups, made, width = extent(call)
+    positions = positions_of(call, 1)
+    return float(groups * positions * (2 * made + width) * call.shift.itemsize)
 
 
 def _begins_with(both: Tensor, alone: Tensor) -> bool:

@@ -9,7 +9,9 @@ weight.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,29 +19,77 @@ from torch.nn import functional as F
 
 from hessence.models._layer_calls import Call
 
-SLICE_BYTES = 2.0**25
-"""How many bytes rows of the Jacobian in a part of one weight may take, on each side."""
-
 
 class MisfitError(ValueError):
     """A tensor whose first dimension does not count samples."""
 
 
-def taken(call: Call, samples: int) -> Tensor:
-    """Return what a layer took, by groups, samples and positions (g, n, S, in).
+@dataclass(frozen=True, eq=False)
+class Use:
+    """What a layer took, sample by sample, before it is cut into positions.
 
-    Of an embedding that is the indices (n, S), −1 for those that PyTorch takes for constants.
+    Patches of an image overlap, and take several times its memory.
+
+    Attributes
+    ----------
+    kind, options
+        See ``Call``.
+    taken : Tensor (n, S, in), or (n, images, channels, ...), or (n, S)
+        What a linear layer, a convolution or an embedding took. Indices of words that PyTorch takes
+        for constants are −1.
     """
-    h = call.taken
+
+    kind: str
+    options: Mapping[str, Any]
+    taken: Tensor
+
+    @classmethod
+    def of(cls, call: Call, samples: int) -> Use:
+        """Read what a layer took in one call."""
+        h = call.taken
+        if call.kind == "embedding":
+            padding = call.options.get("padding_idx")
+            if padding is not None:
+                rows = call.options["weight"].shape[0]
+                h = torch.where(h == padding % rows, -1, h)
+            h = h.reshape(-1)
+        elif call.kind == "convolution":
+            h = h if h.ndim == call.options["weight"].ndim else h[None]
+        else:
+            h = h.reshape(-1, h.shape[-1])
+        return cls(call.kind, call.options, _by_sample(h, samples))
+
+    @property
+    def width(self) -> int:
+        """How many numbers are taken at each position."""
+        last = self.options["weight"][0] if self.kind == "convolution" else self.taken[0, 0]
+        return int(last.numel())
+
+    def positions(self) -> Tensor:
+        """Return what was taken by groups, samples and positions (g, n, S, in); indices (n, S)."""
+        if self.kind == "embedding":
+            return self.taken
+        if self.kind == "convolution":
+            found = _patches(self.taken.flatten(0, 1), self.options)
+            return _by_sample(found, len(self.taken)).permute(2, 0, 1, 3)
+        return self.taken[None]
+
+
+def taken(call: Call, samples: int) -> Tensor:
+    """Return what a layer took, by groups, samples and positions (g, n, S, in); indices (n, S)."""
+    return Use.of(call, samples).positions()
+
+
+def extent(call: Call) -> tuple[int, int, int]:
+    """Return how many groups a layer's weight has, and how many numbers each makes and takes.
+
+    The weight is as large as an outer product of what is made and taken, for each group.
+    """
+    weight = call.options["weight"]
     if call.kind == "embedding":
-        padding = call.options.get("padding_idx")
-        if padding is not None:
-            rows = call.options["weight"].shape[0]
-            h = torch.where(h == padding % rows, -1, h)
-        return _by_sample(h.reshape(-1), samples)
-    if call.kind == "convolution":
-        return _by_sample(_patches(call), samples).permute(2, 0, 1, 3)
-    return _by_sample(h.reshape(-1, h.shape[-1]), samples)[None]
+        return 1, weight.shape[1], weight.shape[0]
+    groups = call.options.get("groups", 1)
+    return groups, weight.shape[0] // groups, weight[0].numel()
 
 
 def made(call: Call, samples: int, gradient: Tensor) -> Tensor:
@@ -77,11 +127,9 @@ def _by_sample(flat: Tensor, samples: int) -> Tensor:
     return flat.reshape(samples, -1, *flat.shape[1:])
 
 
-def _patches(call: Call) -> Tensor:
+def _patches(image: Tensor, options: Mapping[str, Any]) -> Tensor:
     """Return the patches of all positions, by groups: (images · positions, g, in)."""
-    weight, options = call.options["weight"], call.options
-    kernel, groups = weight.shape[2:], options.get("groups", 1)
-    image = call.taken if call.taken.ndim == weight.ndim else call.taken[None]
+    kernel, groups = options["weight"].shape[2:], options.get("groups", 1)
     stride, dilation = (_each(options.get(name, 1), kernel) for name in ("stride", "dilation"))
     margins = _margins(options.get("padding", 0), kernel, dilation)
     image = F.pad(image, [side for pair in reversed(margins) for side in pair])
@@ -110,121 +158,3 @@ def _each(value: int | tuple[int, ...], kernel: torch.Size) -> tuple[int, ...]:
     """Return an option for each dimension, which PyTorch also takes for all of them at once."""
     values = (value,) if isinstance(value, int) else tuple(value)
     return values * len(kernel) if len(values) == 1 else values
-
-
-@dataclass(frozen=True, eq=False)
-class Outer:
-    """Rows of the Jacobian in one weight: sums of outer products of gradients and inputs.
-
-    Attributes
-    ----------
-    inputs : Tensor
-        (g, n, S, in), or indices (n, S).
-    deltas : Tensor (g, n, K, S, out)
-        Gradients of the K outputs of each sample.
-    """
-
-    inputs: Tensor
-    deltas: Tensor
-
-    @property
-    def indexed(self) -> bool:
-        """Whether the inputs are unit vectors, by index."""
-        return bool(self.inputs.ndim == 2)
-
-    @property
-    def shape(self) -> torch.Size:
-        """The numbers n of samples and K of outputs."""
-        return self.deltas.shape[1:3]
-
-    def joined(self, other: Outer) -> Outer:
-        """Return the sum with another of the same kind: its positions come on top."""
-        axis = 1 if self.indexed else 2
-        return Outer(
-            torch.cat([self.inputs, other.inputs], axis),
-            torch.cat([self.deltas, other.deltas], 3),
-        )
-
-    def gram(self, other: Outer) -> Tensor:
-        """Return the inner products of all rows with those of another, (n, K, n′, K′)."""
-        if self._by_factors(other):
-            return self._factored(other)
-        if not self.indexed:
-            return sliced_gram([self], [other], self.deltas.shape[-1])
-        # Words that do not occur are left out.
-        words = torch.cat([self.inputs.reshape(-1), other.inputs.reshape(-1)]).unique()
-        words = words[words >= 0]
-        mine, theirs = (replace(use, inputs=_places(use.inputs, words)) for use in (self, other))
-        return sliced_gram([mine], [theirs], len(words))
-
-    def _by_factors(self, other: Outer) -> bool:
-        """Whether products of all pairs of positions cost less than the rows themselves."""
-        (groups, n, K, S, out), (_, m, L, T, _) = self.deltas.shape, other.deltas.shape
-        if S == T == 1:
-            return True
-        pairs, width = n * K * S * m * L * T, n * S + m * T if self.indexed else out
-        across = out if self.indexed else self.inputs.shape[-1]
-        rows = n * K * m * L * width * across
-        return bool(pairs * groups * 8 <= SLICE_BYTES and pairs * out <= rows)
-
-    def _factored(self, other: Outer) -> Tensor:
-        (groups, n, K, S, _), (_, m, L, T, _) = self.deltas.shape, other.deltas.shape
-        if self.indexed:
-            mine, theirs = self.inputs.reshape(-1, 1), other.inputs.reshape(1, -1)
-            meet = ((mine == theirs) & (mine >= 0)).to(self.deltas)[None]
-        else:
-            meet = self.inputs.flatten(1, 2) @ other.inputs.flatten(1, 2).mT
-        both = self.deltas.flatten(1, 3) @ other.deltas.flatten(1, 3).mT
-        product = both.view(groups, n, K, S, m, L, T) * meet.view(groups, n, 1, S, m, 1, T)
-        return product.sum((0, 3, 6))
-
-    def rows(self, low: int, high: int) -> Tensor:
-        """Return the rows in some rows of the weight, all groups', (n · K, q)."""
-        if not self.indexed:
-            some = self.deltas[..., low:high].mT
-            # (g, n, K · out, S) times (g, n, S, in), for all outputs at once.
-            found = (some.flatten(2, 3) @ self.inputs).unflatten(2, some.shape[2:4])
-            return found.permute(1, 2, 0, 3, 4).flatten(2).flatten(0, 1)
-        n, K = self.shape
-        width = self.deltas.shape[-1]
-        inside = (self.inputs >= low) & (self.inputs < high)
-        place = torch.where(inside, self.inputs - low, high - low)
-        found = self.deltas.new_zeros(n, K, high - low + 1, width)
-        index = place[:, None, :, None].expand(n, K, -1, width)
-        found.scatter_add_(2, index, self.deltas[0])
-        return found[:, :, :-1].flatten(2).flatten(0, 1)
-
-
-def _places(indices: Tensor, words: Tensor) -> Tensor:
-    """Return where indices are in a sorted list, −1 for those that are negative."""
-    return torch.where(indices >= 0, torch.searchsorted(words, indices), -1)
-
-
-def sliced_gram(mine: list[Outer], others: list[Outer], rows: int) -> Tensor:
-    """Return inner products of sums of rows, from some rows of the weight at a time.
-
-    Parameters
-    ----------
-    mine, others : list of Outer
-        All uses of one weight, of the samples of either side.
-    rows : int
-        How many rows the weight has, in each group.
-    """
-    (n, K), (m, L) = mine[0].shape, others[0].shape
-    first = mine[0]
-    width = first.deltas.shape[-1] if first.indexed else first.inputs[..., 0, 0, :].numel()
-    step = max(1, int(SLICE_BYTES / (max(n * K, m * L) * width * first.deltas.itemsize)))
-    total = first.deltas.new_zeros(n * K, m * L)
-    for low in range(0, rows, step):
-        high = min(low + step, rows)
-        left = _total([use.rows(low, high) for use in mine])
-        right = left if mine is others else _total([use.rows(low, high) for use in others])
-        total.addmm_(left, right.mT)
-    return total.view(n, K, m, L)
-
-
-def _total(parts: list[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total

@@ -1,4 +1,4 @@
-"""Rows of a model's Jacobian, parameter by parameter, as far as possible by their factors.
+"""Rows of a model's Jacobian, in some of its parameters at a time.
 
 One run of the model and a backward pass for each output give the factors of all samples at once.
 What they do not give is differentiated by row by row.
@@ -6,65 +6,151 @@ What they do not give is differentiated by row by row.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hessence.models._layer_calls import Call, used_otherwise, watched
-from hessence.models._layer_factors import Outer, made, scale_rows, shift_rows, sliced_gram, taken
+from hessence.models._layer_calls import Call, watched
+from hessence.models._layer_factors import Use, made, scale_rows, shift_rows
 from hessence.models._model_copy import ModelCopy
+from hessence.models._outer_products import Outer, written
 from hessence.models.criterion import predict
 
 
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Some rows of the Jacobian, N of them, by the number of the parameter.
+@dataclass(frozen=True)
+class Part:
+    """Some of a parameter, and how the rows of the Jacobian in it are kept.
 
     Attributes
     ----------
-    outer : dict of list of Outer
-        Weights whose rows are factored, one for each kind of layer that uses them.
-    explicit : dict of Tensor (N, q)
-        Parameters whose rows are written out.
+    leaf : int
+        Which parameter.
+    low, high : int
+        Which of the numbers that its layer makes, of each group, if factored; else which rows of
+        its weight, of each group; which entries of a vector, or of a parameter that no layer has.
+    numbers : int
+        How many numbers a row of the Jacobian has there; none if it is kept by its factors.
     """
 
-    outer: dict[int, list[Outer]] = field(default_factory=dict)
-    explicit: dict[int, Tensor] = field(default_factory=dict)
+    leaf: int
+    low: int
+    high: int
+    numbers: int
 
-    def gram(self, other: Block, total: Tensor, lengths: Sequence[int]) -> None:
-        """Add the inner products of all rows with those of another block to a total (N, N′).
+    @property
+    def factored(self) -> bool:
+        """Whether rows are kept by their factors."""
+        return self.numbers == 0
 
-        `lengths` tells of every parameter how long its first dimension is.
-        """
-        for leaf, mine in self.outer.items():
-            theirs = mine if other is self else other.outer[leaf]
-            if len(mine) > 1:
-                part = sliced_gram(mine, theirs, lengths[leaf])
-            else:
-                part = mine[0].gram(theirs[0])
-            total += part.reshape(total.shape)
-        for leaf, own in self.explicit.items():
-            total.addmm_(own, other.explicit[leaf].mT)
 
-    @classmethod
-    def stacked(cls, blocks: Sequence[Block]) -> Block:
-        """Return the block of all rows of several with one sample each."""
-        first, whole = blocks[0], cls()
-        for leaf, uses in first.outer.items():
-            whole.outer[leaf] = [
-                Outer(
-                    torch.cat([b.outer[leaf][i].inputs for b in blocks], 0 if use.indexed else 1),
-                    torch.cat([b.outer[leaf][i].deltas for b in blocks], 1),
-                )
-                for i, use in enumerate(uses)
-            ]
-        for leaf in first.explicit:
-            whole.explicit[leaf] = torch.cat([block.explicit[leaf] for block in blocks])
-        return whole
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Some of the data.
+
+    Attributes
+    ----------
+    inputs : Any
+        What the model takes.
+    samples, outputs : int
+        The number of samples, and of outputs of each.
+    start : int
+        Which row of the Jacobian is the first of theirs.
+    room : int
+        How many samples like these there are from here on.
+    """
+
+    inputs: Any
+    samples: int
+    outputs: int
+    start: int
+    room: int
+
+
+class Store:
+    """Rows of the Jacobian, N of them, in some parts of the parameters.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        The parts, at most one of each parameter.
+    rows : int
+        N.
+    leaves : sequence of Tensor
+        The parameters.
+
+    Attributes
+    ----------
+    written : dict of Tensor (N, q)
+        Rows that are written out, by the number of the parameter.
+    factors : dict of list
+        Where other rows begin, and what they are made of.
+    """
+
+    def __init__(self, parts: Sequence[Part], rows: int, leaves: Sequence[Tensor]) -> None:
+        self.parts = {part.leaf: part for part in parts}
+        self.written = {
+            part.leaf: leaves[part.leaf].new_zeros(rows, part.numbers).detach()
+            for part in parts
+            if not part.factored
+        }
+        self.factors: dict[int, list[Factors]] = {p.leaf: [] for p in parts if p.factored}
+
+    def rows(self, leaf: int, piece: Piece) -> Tensor:
+        """Return where rows of a piece are written out, (n, K, q)."""
+        stop = piece.start + piece.samples * piece.outputs
+        found = self.written[leaf][piece.start : stop]
+        return found.view(piece.samples, piece.outputs, -1)
+
+    def deltas(self, leaf: int, piece: Piece, calls: Sequence[Call]) -> list[Tensor]:
+        """Return where the gradients at what some calls made belong, (g, n, K, S, out) each."""
+        uses = [Use.of(call, piece.samples) for call in calls]
+        shapes = [made(call, piece.samples, call.shift.detach()).shape for call in calls]
+        part, positions = self.parts[leaf], [shape[2] for shape in shapes]
+        shape = (shapes[0][0], piece.room, piece.outputs, sum(positions), part.high - part.low)
+        known = self.factors[leaf]
+        if not (known and known[-1].go_on_with(piece, uses, shape)):
+            known.append(Factors(piece, uses, calls[0].shift.new_zeros(shape).detach()))
+        return list(known[-1].add(uses).split(positions, 3))
+
+
+class Factors:
+    """The factors of rows in one weight, in memory that is taken once for all samples alike."""
+
+    def __init__(self, piece: Piece, uses: Sequence[Use], deltas: Tensor) -> None:
+        self.start, self._count, self._deltas = piece.start, 0, deltas
+        self._uses = [
+            replace(use, taken=use.taken.new_empty(piece.room, *use.taken.shape[1:]))
+            for use in uses
+        ]
+
+    @property
+    def outer(self) -> Outer:
+        """The rows."""
+        n = self._count
+        uses = [replace(use, taken=use.taken[:n]) for use in self._uses]
+        return Outer(uses, self._deltas[:, :n])
+
+    def go_on_with(self, piece: Piece, uses: Sequence[Use], shape: tuple[int, ...]) -> bool:
+        """Whether a piece comes next and is like those before it."""
+        _, room, outputs, *_ = own = self._deltas.shape
+        return (
+            self.start + self._count * outputs == piece.start
+            and self._count + piece.samples <= room
+            and (own[0], *own[2:]) == (shape[0], *shape[2:])
+            and [(use.kind, use.taken.shape[1:]) for use in self._uses]
+            == [(use.kind, use.taken.shape[1:]) for use in uses]
+        )
+
+    def add(self, uses: Sequence[Use]) -> Tensor:
+        """Take what layers took of the next samples; return where the gradients belong."""
+        low = self._count
+        self._count += len(uses[0].taken)
+        for own, use in zip(self._uses, uses, strict=True):
+            own.taken[low : self._count] = use.taken
+        return self._deltas[:, low : self._count]
 
 
 class Reader:
@@ -74,146 +160,97 @@ class Reader:
     ----------
     copy : ModelCopy
         The model.
-    chosen : sequence of int
-        Which parameters the Jacobian is in.
     """
 
-    def __init__(self, copy: ModelCopy, chosen: Sequence[int]) -> None:
-        self._copy, self._chosen = copy, frozenset(chosen)
-        self._leaves = copy.parameters.leaves
+    def __init__(self, copy: ModelCopy) -> None:
+        self._copy, self._leaves = copy, copy.parameters.leaves
 
-    def bytes(self, inputs: Any) -> tuple[float, float]:
-        """Return how many bytes the run of a sample takes, and the rows of each output."""
-        prediction, calls = watched(self._copy, predict, inputs)
-        written, others = self._plan(prediction, calls, 1)
-        run = sum(taken(c, 1).nbytes + 4 * c.shift.nbytes for c in calls)
-        factored = [c for c in calls if c.weight in self._chosen - written - others]
-        rows = sum(c.shift.nbytes for c in factored if c.kind != "normalisation")
-        explicit = written | others | {c.bias for c in calls if c.bias is not None}
-        return float(run), float(rows + sum(self._leaves[i].nbytes for i in explicit))
-
-    def block(self, inputs: Any, samples: int, low: int, high: int) -> Block:
-        """Return the rows of outputs `low` to `high` of each of the samples in some inputs."""
+    def read(self, piece: Piece, store: Store) -> None:
+        """Put the rows of a piece of the data into a store, by watching layers."""
         with torch.enable_grad():
-            return self._block(inputs, samples, low, high)
-
-    def _block(self, inputs: Any, samples: int, low: int, high: int) -> Block:
-        prediction, calls = watched(self._copy, predict, inputs)
-        block = Block()
-        if not prediction.requires_grad:
-            return block
-        written, others = self._plan(prediction, calls, samples)
-        wanted = self._chosen - others
-        calls = [call for call in calls if {call.weight, call.bias} & wanted]
-        uses = [_Use(call, samples, high - low, block, wanted, written) for call in calls]
-        outputs = prediction.reshape(samples, -1)[:, low:high]
-        shifts = [call.shift for call in calls]
-        for k in range(high - low) if shifts else ():
-            parts = torch.autograd.grad(
-                outputs[:, k].sum(), shifts, retain_graph=True, allow_unused=True
-            )
-            for use, part in zip(uses, parts, strict=True):
-                if part is not None:
-                    use.add(k, part)
-        for use in uses:
-            use.keep(block)
-        if others:
-            block.explicit.update(self._one_by_one(inputs, samples, low, high, sorted(others)))
-        return block
-
-    def _plan(
-        self, prediction: Tensor, calls: Sequence[Call], samples: int
-    ) -> tuple[set[int], set[int]]:
-        """Return the weights whose rows are written out, and those without factors.
-
-        Rows are written out where they are smaller than their factors, as in convolutions.
-        """
-        others = set(used_otherwise(prediction, self._leaves, calls)) | _mixed(calls)
-        numbers: Counter[int] = Counter()
-        for call in calls:
-            if call.weight is not None and call.kind != "normalisation":
-                numbers[call.weight] += call.shift.numel() // samples
-        matrices = {leaf for leaf, n in numbers.items() if self._leaves[leaf].numel() <= n}
-        vectors = {c.weight for c in calls if c.kind == "normalisation" and c.weight is not None}
-        return (matrices | vectors) - others, others & self._chosen
-
-    def _one_by_one(
-        self, inputs: Any, samples: int, low: int, high: int, others: Sequence[int]
-    ) -> dict[int, Tensor]:
-        """Return the rows in some parameters, each by a backward pass."""
-        leaves = [self._leaves[i] for i in others]
-        count = high - low
-        found = [leaf.new_empty(samples * count, leaf.numel()).detach() for leaf in leaves]
-        for i, alone in enumerate(inputs.split(1) if samples > 1 else [inputs]):
-            outputs = self._copy.run(predict, alone).reshape(-1)[low:high]
-            for k, output in enumerate(outputs):
-                parts = torch.autograd.grad(
-                    output, leaves, retain_graph=True, materialize_grads=True
-                )
-                for rows, part in zip(found, parts, strict=True):
-                    rows[i * count + k] = part.reshape(-1)
-        return dict(zip(others, found, strict=True))
-
-
-def _mixed(calls: Sequence[Call]) -> set[int]:
-    """Return the weights that layers of kinds use whose rows are not alike."""
-    kinds: dict[int, set[str]] = defaultdict(set)
-    for call in calls:
-        if call.weight is not None:
-            # Words and linear layers have the same matrix.
-            kinds[call.weight].add("matrix" if call.kind in ("linear", "embedding") else call.kind)
-        if call.bias is not None:
-            kinds[call.bias].add("vector")
-    vectors = {"vector", "normalisation"}
-    return {leaf for leaf, found in kinds.items() if len(found) > 1 and not found <= vectors}
-
-
-class _Use:
-    """Collects the rows that one call adds to, an output at a time."""
-
-    def __init__(
-        self, call: Call, samples: int, count: int, block: Block,
-        wanted: frozenset[int], written: set[int],
-    ) -> None:  # fmt: skip
-        self._call, self._samples = call, samples
-        self._weight = call.weight if call.weight in wanted else None
-        self._bias = call.bias if call.bias in wanted else None
-        self._inputs = self._deltas = None
-        self._rows: dict[int, Tensor] = {}
-        if self._weight is not None and call.kind != "normalisation":
-            self._inputs = taken(call, samples)
-            if self._weight not in written:
-                shape = made(call, samples, call.shift.detach()).shape
-                self._deltas = call.shift.new_zeros(*shape[:2], count, *shape[2:]).detach()
-        explicit = [self._bias] if self._deltas is not None else [self._bias, self._weight]
-        for leaf in explicit:
-            if leaf is not None:
-                whole = call.options["bias" if leaf == self._bias else "weight"]
-                empty = whole.new_zeros(samples, count, whole.numel()).detach()
-                # Several uses of a parameter add up.
-                rows = block.explicit.setdefault(leaf, empty.flatten(0, 1))
-                self._rows[leaf] = rows.view(samples, count, -1)
-
-    def add(self, k: int, gradient: Tensor) -> None:
-        """Take the gradient of output k, summed over the samples, at what the layer made."""
-        call, samples = self._call, self._samples
-        if self._bias is not None:
-            self._rows[self._bias][:, k] += shift_rows(call, samples, gradient)
-        if self._deltas is not None:
-            self._deltas[:, :, k] = made(call, samples, gradient)
-        elif self._inputs is not None and self._weight is not None:
-            own = Outer(self._inputs, made(call, samples, gradient)[:, :, None])
-            self._rows[self._weight][:, k] += own.rows(0, len(call.options["weight"]))
-        elif self._weight is not None:
-            self._rows[self._weight][:, k] += scale_rows(call, samples, gradient)
-
-    def keep(self, block: Block) -> None:
-        """Put the factors into a block, together with those of calls of the same kind."""
-        if self._deltas is None or self._inputs is None or self._weight is None:
-            return
-        own, alike = Outer(self._inputs, self._deltas), block.outer.setdefault(self._weight, [])
-        for i, other in enumerate(alike):
-            if other.indexed == own.indexed:
-                alike[i] = other.joined(own)
+            prediction, calls = watched(self._copy, predict, piece.inputs)
+            calls = [call for call in calls if {call.weight, call.bias} & store.parts.keys()]
+            if not (prediction.requires_grad and calls):
                 return
-        alike.append(own)
+            sinks = _sinks(piece, calls, store)
+            outputs = prediction.reshape(piece.samples, -1)
+            shifts = [call.shift for call in calls]
+            for k in range(piece.outputs):
+                parts = torch.autograd.grad(
+                    outputs[:, k].sum(), shifts, retain_graph=True, allow_unused=True
+                )
+                for own, part in zip(sinks, parts, strict=True):
+                    for sink in own if part is not None else ():
+                        sink(k, part)
+
+    def read_one_by_one(self, piece: Piece, store: Store) -> None:
+        """Put the rows of a piece of the data into a store, each by a backward pass."""
+        leaves = [self._leaves[leaf] for leaf in store.parts]
+        with torch.enable_grad():
+            for i, alone in enumerate(
+                piece.inputs.split(1) if piece.samples > 1 else [piece.inputs]
+            ):
+                for k, output in enumerate(self._copy.run(predict, alone).reshape(-1)):
+                    gradients = torch.autograd.grad(
+                        output, leaves, retain_graph=True, materialize_grads=True
+                    )
+                    for part, found in zip(store.parts.values(), gradients, strict=True):
+                        rows = store.rows(part.leaf, piece)
+                        rows[i, k] = found.reshape(-1)[part.low : part.high]
+
+
+def _sinks(piece: Piece, calls: Sequence[Call], store: Store) -> list[list[Sink]]:
+    """Return for each call what takes the gradients at what it made."""
+    sinks: list[list[Sink]] = [[] for _ in calls]
+    for leaf, part in store.parts.items():
+        weights = [i for i, call in enumerate(calls) if call.weight == leaf]
+        if part.factored:
+            spaces = store.deltas(leaf, piece, [calls[i] for i in weights]) if weights else ()
+            for i, space in zip(weights, spaces, strict=True):
+                sinks[i].append(_factors_to(space, calls[i], part, piece.samples))
+            continue
+        rows = store.rows(leaf, piece)
+        for i in weights:
+            to = _scales_to if calls[i].kind == "normalisation" else _written_to
+            sinks[i].append(to(rows, calls[i], part, piece.samples))
+        for i, call in enumerate(calls):
+            if call.bias == leaf:
+                sinks[i].append(_shifts_to(rows, call, part, piece.samples))
+    return sinks
+
+
+Sink = Callable[[int, Tensor], None]
+"""Takes the gradient of an output, by its number, at what a call made.
+
+Several uses of a parameter add up.
+"""
+
+
+def _factors_to(space: Tensor, call: Call, part: Part, samples: int) -> Sink:
+    def take(k: int, gradient: Tensor) -> None:
+        space[:, :, k] = made(call, samples, gradient)[..., part.low : part.high]
+
+    return take
+
+
+def _written_to(rows: Tensor, call: Call, part: Part, samples: int) -> Sink:
+    taken = Use.of(call, samples).positions()
+
+    def take(k: int, gradient: Tensor) -> None:
+        rows[:, k] += written(taken, made(call, samples, gradient)[:, :, None], part.low, part.high)
+
+    return take
+
+
+def _scales_to(rows: Tensor, call: Call, part: Part, samples: int) -> Sink:
+    def take(k: int, gradient: Tensor) -> None:
+        rows[:, k] += scale_rows(call, samples, gradient)[:, part.low : part.high]
+
+    return take
+
+
+def _shifts_to(rows: Tensor, call: Call, part: Part, samples: int) -> Sink:
+    def take(k: int, gradient: Tensor) -> None:
+        rows[:, k] += shift_rows(call, samples, gradient)[:, part.low : part.high]
+
+    return take
