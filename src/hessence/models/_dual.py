@@ -8,6 +8,7 @@ samples times outputs, however many parameters there are. An eigenvector u of it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -79,8 +80,8 @@ def dual_spectrum(G: Any) -> Spectrum:
         )
     factors = _loss_factors(G, rows)
     gram = factors.between(rows.gram())
-    # All that the model computes again fits into as much memory as a chunk of rows.
-    G = type(G)(G.problem, G._graphs.within(CHUNK_BYTES), G._chosen)
+    # All that the model computes again takes no more memory than a chunk of rows.
+    G = type(G)(G.problem, G._graphs.within(CHUNK_BYTES / 4), G._chosen)
     dual = Dual(G, gram, factors)
     dual.require_agreement()
     # What rounding does inside of the model is measured where errors are asked for.
@@ -131,10 +132,12 @@ class LossFactors:
         return images
 
     def between(self, gram: Tensor) -> Tensor:
-        """Return Lᵀ K L; the memory of K is used again."""
-        half = self.apply(gram, transposed=True).mT
-        del gram
-        return self.apply(half.contiguous(), transposed=True)
+        """Return Lᵀ K L of a symmetric K, whose memory it takes."""
+        for side in (gram, gram.mT):
+            for block, part in self._cut(side):
+                for own, rows in zip(block, part, strict=True):
+                    rows.copy_(own[:, None] * rows if own.ndim == 1 else own.mT @ rows)
+        return gram
 
     def _cut(self, columns: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each block with its rows (n, K, m)."""
@@ -228,22 +231,32 @@ class Dual:
         return families
 
     def require_agreement(self) -> None:
-        """Compare with automatic differentiation: a product with G, and one with Jᵀ.
+        """Compare K w, with a random w, with products by automatic differentiation.
 
-        For v = Jᵀ L w with a random w, ⟨v, v⟩ is ⟨w, K w⟩ and ⟨v, G v⟩ is ‖K w‖².
+        K is a sum over parameters, which are taken some at a time: with v = Jᵀ L w in them, Lᵀ J v
+        is their part of K w, and ⟨v, G v⟩ is its squared norm.
         """
         rng = np.random.default_rng(0)
         w = torch.as_tensor(rng.normal(size=(len(self._gram), 1))).to(self._gram)
-        image = self._gram @ w
-        v = self._pull(w)
-        pairs = [(v.mT @ v, w.mT @ image), (v.mT @ (self._G @ v), image.mT @ image)]
-        for found, expected in pairs:
-            gap = float((found - expected).abs()) / (float(expected.abs()) or 1.0)
-            if not gap <= AGREEMENT[self._gram.dtype]:
-                raise NoDual(
-                    "the Gram matrix of the Jacobian differs from automatic differentiation by "
-                    f"{gap:.1e}, relative."
-                )
+        whole = self._gram @ w
+        rest = whole.clone()
+        directions = self._factors.apply(w, transposed=False)
+        for chosen in _some_at_a_time(self._G):
+            jacobian = Jacobian(self._G.problem, self._G._graphs, chosen)
+            v = jacobian.pull(directions)
+            part = self._factors.apply(jacobian.push(v), transposed=True)
+            rest -= part
+            product = type(self._G)(self._G.problem, self._G._graphs, chosen) @ v
+            self._require_small(v.mT @ product - part.mT @ part, part.mT @ part)
+        self._require_small(rest, whole)
+
+    def _require_small(self, difference: Tensor, of: Tensor) -> None:
+        gap = float(difference.norm()) / (float(of.norm()) or 1.0)
+        if not gap <= AGREEMENT[self._gram.dtype]:
+            raise NoDual(
+                "the Gram matrix of the Jacobian differs from automatic differentiation by "
+                f"{gap:.1e}, relative."
+            )
 
     @cached_property
     def _vectors(self) -> Tensor:
@@ -291,6 +304,20 @@ class Dual:
         # By the same products as eigenvectors one by one, which round alike.
         pulled = self._pull(self._vectors)
         return Complement(torch.linalg.qr(pulled / pulled.norm(dim=0))[0])
+
+
+def _some_at_a_time(G: Any) -> Iterator[list[int]]:
+    """Cut the parameters of a matrix into sets that are small beside a chunk of rows, or single."""
+    leaves, size = G.problem.copy.parameters.leaves, 0.0
+    some: list[int] = []
+    for i in G._chosen:
+        if some and size + leaves[i].nbytes > CHUNK_BYTES / 8:
+            yield some
+            some, size = [], 0.0
+        some.append(i)
+        size += leaves[i].nbytes
+    if some:
+        yield some
 
 
 def _unnamed(member: int) -> str:
