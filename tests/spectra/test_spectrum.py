@@ -154,6 +154,11 @@ def test_tol_must_be_a_number_from_zero_on(tol, error):
             method(tol)
 
 
+def test_tol_may_be_any_kind_of_number():
+    s = diagonal([1.0, 0.25], [2, 3], ["bulk", "bulk"])
+    assert s.rank(np.float32(0.5)) == s.rank(np.asarray(0.5)) == s.rank(0.5) == 2
+
+
 # Cost.
 
 

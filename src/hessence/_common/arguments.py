@@ -7,6 +7,9 @@ Generator, which goes on from call to call; None is a seed that nobody knows.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -33,6 +36,24 @@ def require_int(name: str, value: Any, least: int | None = None, most: int | Non
         bound = "" if least is None else f" of at least {least}"
         bound = bound if most is None else f" between {least} and {most}"
         raise ValueError(f"{name} must be an integer{bound}, got {value!r}.")
+
+
+def as_number(
+    name: str, value: Any, wanted: str = "a number", holds: Callable[[float], bool] | None = None
+) -> float:
+    """Return a number as Python's; refuse NaN, and one for which a condition does not hold."""
+    real = isinstance(value, Real) or getattr(value, "ndim", None) == 0
+    if isinstance(value, bool) or not real:
+        raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}.")
+    number = float(value)
+    if math.isnan(number) or not (holds is None or holds(number)):
+        raise ValueError(f"{name} must be {wanted}, got {value!r}.")
+    return number
+
+
+def as_positive(name: str, value: Any) -> float:
+    """Return a number that is positive and finite."""
+    return as_number(name, value, "a positive number", lambda number: 0 < number < math.inf)
 
 
 def require_tolerance(tol: Any) -> None:

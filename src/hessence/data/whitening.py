@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hessence._common.arguments import as_positive
 from hessence._common.arrays import Array, floating, numerical_rank, require_shape
 
 
@@ -46,8 +47,7 @@ def whiten(x: Array, scale: float = 1.0, rank: int | None = None) -> Array:
     """
     xp, x = floating(x=x)
     require_shape("x", x, ("n", "d"), batch=False)
-    if not (isinstance(scale, (int, float, np.number)) and np.isfinite(scale) and scale > 0):
-        raise ValueError(f"scale must be a positive number, got {scale!r}.")
+    scale = as_positive("scale", scale)
     n, d = (int(s) for s in x.shape)
     # More samples do not make columns dependent, so that n does not count.
     spanned = numerical_rank(xp.linalg.svdvals(x), (8 * d,))

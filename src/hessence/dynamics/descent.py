@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from hessence._common.arguments import as_number, as_positive
 from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss
 from hessence.dynamics._batches import batch_indices, rows
@@ -109,10 +109,12 @@ def gradient_descent(
             "net must be one of the library's networks, such as hs.ScalarLinear or hs.DeepLinear, "
             f"got {type(net).__name__}."
         )
-    _require_number("lr", lr, lambda value: value > 0, "a positive number")
-    _require_number("momentum", momentum, lambda value: 0 <= value < 1, "at least 0 and below 1")
-    for name, value in (("weight_decay", weight_decay), ("sam", sam)):
-        _require_number(name, value, lambda value: value >= 0, "a number that is not negative")
+    rule = Rule(
+        as_positive("lr", lr),
+        as_number("momentum", momentum, "at least 0 and below 1", lambda number: 0 <= number < 1),
+        _as_strength("weight_decay", weight_decay),
+        _as_strength("sam", sam),
+    )
     try:
         count = operator.index(steps)
     except TypeError:
@@ -121,7 +123,6 @@ def gradient_descent(
         raise ValueError(f"steps must not be negative, got {count}.")
     if mask is not None and not net.takes_mask:
         raise ValueError(f"mask is for SelfAttention, not for {type(net).__name__}.")
-    rule = Rule(float(lr), float(momentum), float(weight_decay), float(sam))
     options: dict[str, Array] = {} if mask is None else {"mask": mask}
     descent = net.descent(x, y, loss, **options)
     if batches is None:
@@ -143,10 +144,6 @@ def gradient_descent(
     )
 
 
-def _require_number(name: str, value: Any, holds: Callable[[float], bool], wanted: str) -> None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}.") from None
-    if not (math.isfinite(number) and holds(number)):
-        raise ValueError(f"{name} must be {wanted}, got {value}.")
+def _as_strength(name: str, value: Any) -> float:
+    wanted = "a number that is not negative"
+    return as_number(name, value, wanted, lambda number: 0 <= number < math.inf)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hessence._common.arguments import Seed, generator, require_int
+from hessence._common.arguments import Seed, as_positive, generator, require_int
 from hessence._common.arrays import Numbers, epsilon, floating, to_double
 from hessence._common.device import full_precision, vectors_within
 from hessence.krylov._operand import Operand, Probes, ScaledProduct, operand
@@ -20,7 +20,7 @@ from hessence.krylov._quadrature import (
     residuals,
 )
 from hessence.krylov._smoothing import Rules
-from hessence.krylov.density_result import FINEST, Density, checked_width, default_grid
+from hessence.krylov.density_result import FINEST, Density, default_grid
 from hessence.krylov.request import ROUNDING, Outcome
 
 COARSEST = 16
@@ -129,7 +129,8 @@ def density(
         raise ValueError(f"H must be one matrix, of shape (n, n), got {tuple(H.shape)}.")
     require_int("probes", probes, 1, None)
     require_int("steps", steps, 1, None)
-    sigma, places = checked_width(width), _checked_grid(grid)
+    sigma = None if width is None else as_positive("width", width)
+    places = _checked_grid(grid)
     source = generator(rng)
     steps = min(int(steps), subject.size)
     room = vectors_within(memory, subject.size, subject.reference)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hessence._common.arguments import as_positive
 from hessence._common.arrays import Numbers, floating, to_double
 from hessence._common.files import Saved
 from hessence.krylov._counting import share_bounds
@@ -99,7 +100,8 @@ class Density(Saved, kind="density"):
         """
         _, points = floating(points=points)
         places = to_double(points)
-        values, band = self._rules.density(places.ravel(), checked_width(width) or self.width)
+        sigma = self.width if width is None else as_positive("width", width)
+        values, band = self._rules.density(places.ravel(), sigma)
         return values.reshape(places.shape), band.reshape(places.shape)
 
     def average(self, function: Callable[[Numbers], Numbers]) -> tuple[float, float]:
@@ -244,17 +246,6 @@ class Density(Saved, kind="density"):
             f"  width    {self.width:.3g}",
         ]
         return "\n".join([*lines, *([f"  ! {self.message}"] if self.outcome.remedy else [])])
-
-
-def checked_width(width: Any) -> float | None:
-    """Refuse a width that is no positive number."""
-    if width is None:
-        return None
-    if isinstance(width, bool) or not isinstance(width, (int, float, np.number)):
-        raise TypeError(f"width must be a number, got {type(width).__name__}.")
-    if not 0 < width < np.inf:
-        raise ValueError(f"width must be positive and finite, got {width!r}.")
-    return float(width)
 
 
 def known_density(values: Any, multiplicities: Any = None, *, error: float = 0.0) -> Density:

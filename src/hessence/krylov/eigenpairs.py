@@ -13,6 +13,7 @@ import numpy as np
 from hessence._common.arguments import (
     Seed,
     Which,
+    as_number,
     generator,
     require_int,
     require_tolerance,
@@ -176,11 +177,11 @@ def eigenpairs(
         require_int("max_products", max_products, max(k, width, columns), None)
     if confidence is None:
         confidence = 0.0 if width >= k else CONFIDENCE
-    elif not 0 <= confidence < 1:
-        raise ValueError(f"confidence must be at least 0 and below 1, got {confidence!r}.")
+    wanted = "at least 0 and below 1"
+    confidence = as_number("confidence", confidence, wanted, lambda number: 0 <= number < 1)
     request = Request(
         int(k), cast(Which, which), max(float(tol), attainable(subject.reference)), int(ncv),
-        int(limit), int(columns), int(max_products), float(confidence),
+        int(limit), int(columns), int(max_products), confidence,
     )  # fmt: skip
     with full_precision():
         return _solved(subject, start, request, _independent_of(start, rng))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hessence._common.arguments import require_int
+from hessence._common.arguments import as_number, require_int
 from hessence._common.arrays import Numbers, floating, to_double
 from hessence._common.files import Saved
 from hessence._common.messages import SHOWN, warn
@@ -115,7 +115,7 @@ class Brackets(Saved, kind="brackets"):
         ValueError
             If nothing is known but the brackets: of a model that is not two layers, or from a file.
         """
-        low, high = _threshold("a", a), _threshold("b", b)
+        low, high = as_number("a", a), as_number("b", b)
         if not low <= high:
             raise ValueError(f"a must not be above b, got a = {a!r} and b = {b!r}.")
         first, second = self._not_above(low), self._not_above(high)
@@ -248,12 +248,3 @@ class Brackets(Saved, kind="brackets"):
         if count > SHOWN:
             rows.insert(half, f"  … {count - SHOWN} more …")
         return "\n".join([*lines, *rows])
-
-
-def _threshold(name: str, value: Any) -> float:
-    """Check a threshold, which may be infinite."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__}.")
-    if np.isnan(value):
-        raise ValueError(f"{name} must be a number, got NaN.")
-    return float(value)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import array_api_compat as api
 import numpy as np
 
+from hessence._common.arguments import as_number
 from hessence._common.arrays import Array, Numbers, to_numpy
 from hessence._common.files import Saved
 from hessence._common.messages import SHOWN
@@ -134,7 +135,8 @@ class SpectralResult(Saved):
         values, counts, limits = self._all("the inertia")
         xp = api.array_namespace(values)
         if tol is not None:
-            limits = _as_tolerance(tol) * largest_magnitude(values, counts)[..., None]
+            share = as_number("tol", tol, "a number that is not negative", lambda own: own >= 0)
+            limits = share * largest_magnitude(values, counts)[..., None]
         flat = xp.abs(values) <= limits
 
         def count(mask: Array) -> Any:
@@ -199,14 +201,6 @@ def largest_magnitude(values: Array, counts: Array) -> Array:
     xp = api.array_namespace(values)
     magnitudes = xp.abs(values)
     return xp.max(xp.where(counts > 0, magnitudes, xp.zeros_like(magnitudes)), axis=-1)
-
-
-def _as_tolerance(tol: Any) -> float:
-    if not isinstance(tol, (int, float)):
-        raise TypeError(f"tol must be a number, got {type(tol).__name__}.")
-    if not tol >= 0:
-        raise ValueError(f"tol must not be negative, got {tol}.")
-    return float(tol)
 
 
 def expanded(values: Numbers, counts: Numbers, size: int) -> Numbers:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import array_api_compat as api
 
+from hessence._common.arguments import as_positive
 from hessence._common.arrays import Array, floating, require_same_shape, require_shape
 from hessence.data.losses import PointwiseLoss
 from hessence.networks.attention._descent import AttentionDescent
@@ -192,9 +193,8 @@ class SelfAttention(AttentionNetwork):
         """
         if self.batch_shape:
             raise ValueError("edge is for one network; pick one of the batch, as in net[0].")
-        if not (isinstance(lr, (int, float)) and 0 < lr < math.inf):
-            raise ValueError(f"lr must be a positive number, got {lr!r}.")
-        return find_edge(self, self._with_targets(x, y, "mse", mask)[0], float(lr))
+        rate = as_positive("lr", lr)
+        return find_edge(self, self._with_targets(x, y, "mse", mask)[0], rate)
 
     def __repr__(self) -> str:
         sink = [] if self.sink is None else ["with a sink"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -9,6 +10,7 @@ from typing import Any, ClassVar, Self
 import array_api_compat as api
 import numpy as np
 
+from hessence._common.arguments import as_number
 from hessence._common.arrays import Array, floating, require_shape, to_numpy
 from hessence._common.messages import warn
 from hessence.data.linear_objective import AnyLoss
@@ -88,9 +90,7 @@ class ReLU(Network):
                 below = int(array.shape[0])
             else:
                 require_shape(name, array, (below,), batch=False)
-        self.slope = float(slope)
-        if not np.isfinite(self.slope):
-            raise ValueError(f"slope must be a finite number, got {slope}.")
+        self.slope = as_number("slope", slope, "a finite number", math.isfinite)
 
     @property
     def weights(self) -> tuple[Array, ...]:
