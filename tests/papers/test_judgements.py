@@ -30,8 +30,8 @@ def known_judgement(claim):
     return Judgement(claim, pieces)
 
 
-def run_with(preset, *findings, experiment="relu-cells", seconds=1.0):
-    return Run(experiment, preset, {}, "hessence", "", "", seconds, findings, {})
+def run_with(preset, *findings, experiment="relu-cells", seconds=1.0, changed=None):
+    return Run(experiment, preset, changed or {}, "hessence", "", "", seconds, findings, {})
 
 
 def finding(name, holds):
@@ -87,6 +87,13 @@ def test_a_fresh_run_takes_the_place_of_the_recorded_one():
     old, new = run_with("quick", seconds=1.0), run_with("quick", seconds=2.0)
     other = run_with("paper")
     assert merged([new], [other, old]) == (new, other)
+
+
+def test_a_whole_run_takes_the_place_of_those_with_other_settings():
+    part, whole = run_with("paper", changed={"data": ["mnist"]}), run_with("paper")
+    quick = run_with("quick", changed={"data": ["mnist"]})
+    assert merged([whole], [part, quick]) == (quick, whole)
+    assert merged([part], [whole]) == (whole, part)
 
 
 def test_the_record_is_read_as_it_was_written(tmp_path, monkeypatch):

@@ -89,8 +89,14 @@ def recorded_runs() -> tuple[Run, ...]:
 
 
 def merged(fresh: Iterable[Run], kept: Iterable[Run]) -> tuple[Run, ...]:
-    """Return all runs in order; a fresh one takes the place of the same run made before."""
-    runs = {run.key: run for run in kept} | {run.key: run for run in fresh}
+    """Return all runs in order.
+
+    A fresh one takes the place of the same run made before. One with all of a preset's settings
+    also takes the place of those that had changed some.
+    """
+    made = {run.key: run for run in fresh}
+    whole = {(run.experiment, run.preset) for run in made.values() if not run.changed}
+    runs = {run.key: run for run in kept if (run.experiment, run.preset) not in whole} | made
     return tuple(runs[key] for key in sorted(runs))
 
 

@@ -86,7 +86,7 @@ def draw(settings: Settings, records: list[Record], figure: Any) -> None:
     for ax, row, steps in path_panels(settings, records, figure):
         ax.errorbar(steps, row["hutchinson"], yerr=2 * np.asarray(row["hutchinson_error"]),
                     fmt="o", color=COLOURS[0], markersize=5, capsize=3,
-                    label=f"Hutchinson, {settings.vectors} products, ± 2 errors")  # fmt: skip
+                    label=f"Hutchinson, {settings.vectors} products, ± 2 standard errors")  # fmt: skip
         ax.plot(steps, row["formula"], color=COLOURS[1], label="formula")
         ax.set_ylim(0, 1.15 * max(row["formula"]))
         ax.set_ylabel("trace of the Hessian")
