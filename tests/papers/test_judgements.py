@@ -93,7 +93,7 @@ def test_a_whole_run_takes_the_place_of_those_with_other_settings():
     part, whole = run_with("paper", changed={"data": ["mnist"]}), run_with("paper")
     quick = run_with("quick", changed={"data": ["mnist"]})
     assert merged([whole], [part, quick]) == (quick, whole)
-    assert merged([part], [whole]) == (whole, part)
+    assert merged([part], [whole]) == (part, whole)
 
 
 def test_the_record_is_read_as_it_was_written(tmp_path, monkeypatch):

@@ -84,9 +84,9 @@ def quadratic_forms(hessian: Any, count: int, rng: np.random.Generator) -> Any:
 def draw(settings: Settings, records: list[Record], figure: Any) -> None:
     """Hutchinson's estimates of the trace lie on the formula all along training."""
     for ax, row, steps in path_panels(settings, records, figure):
+        label = f"Hutchinson, {settings.vectors} products, ± 2 standard errors"
         ax.errorbar(steps, row["hutchinson"], yerr=2 * np.asarray(row["hutchinson_error"]),
-                    fmt="o", color=COLOURS[0], markersize=5, capsize=3,
-                    label=f"Hutchinson, {settings.vectors} products, ± 2 standard errors")  # fmt: skip
+                    fmt="o", color=COLOURS[0], markersize=5, capsize=3, label=label)  # fmt: skip
         ax.plot(steps, row["formula"], color=COLOURS[1], label="formula")
         ax.set_ylim(0, 1.15 * max(row["formula"]))
         ax.set_ylabel("trace of the Hessian")
