@@ -23,7 +23,7 @@ from hessence.papers.experiments.catalogue import all_experiments
 from hessence.papers.experiments.protocol import PRESETS
 from hessence.papers.experiments.results import read_results
 from hessence.papers.items import Item, all_items
-from hessence.papers.judgements import Judgement, judge_claim, numbers, outcome, sentence
+from hessence.papers.judgements import Judgement, judge_claim, numbers, sentence
 from hessence.papers.recorded import FILE, Run, as_text, duration, merged, recorded_runs, run_of
 
 HOME = Path(__file__).parent
@@ -104,18 +104,20 @@ def gallery(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
 
 def shown_run(run: Run, judged: dict[str, Judgement]) -> list[str]:
     """Return one run's pictures, and what it says about the papers' statements."""
-    held = sum(finding.holds is True for finding in run.findings)
+    words = [finding.word for finding in run.findings]
+    partly = sum(word.startswith("holds if") for word in words)
+    conditional = f", {partly} on a condition" * bool(partly)
     rows = []
     for finding in run.findings:
         says, where = sentence(finding)
         overall = "; ".join(f"`{name}` {judged[name].word}" for name in finding.ids)
-        rows.append((says, where, outcome(finding), numbers(finding), overall))
+        rows.append((says, where, finding.word, numbers(finding), overall))
     heads = ("what the papers say", "where", "this run", "what came out", "verdict")
     shown = [(caption, file_name(run, name)) for name, caption in run.captions.items()]
     return [
         f"```sh\n{run.command}\n```",
         *(f"![{caption}](gallery/{file})\n\n*{caption}*" for caption, file in shown),
-        f"{held} of {len(rows)} statements came out in this run as the papers have them "
+        f"Of {len(rows)} statements {words.count('holds')} hold in this run{conditional} "
         f"({run.preset}; {duration(run.seconds)} on {run.machine}, {run.date}).",
         f"<details><summary>What the papers say, and what came out</summary>\n\n"
         f"{markdown(heads, rows)}\n\n</details>",

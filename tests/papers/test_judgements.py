@@ -83,6 +83,15 @@ def test_of_two_runs_of_one_size_the_failing_one_decides():
     assert judge_claim(claim, runs).word == "fails"
 
 
+def test_a_run_may_hold_on_a_condition_too():
+    found = Finding("000-x", True, "numbers", condition="m ≥ 2")
+    claim = Claim("000-x", "000", "x", None, measured=True)
+    judgement = judge_claim(claim, [run_with("quick", found)])
+    assert judgement.word == found.word == "holds if m ≥ 2"
+    assert findings_table([found]).rows[0][2] == "holds if m ≥ 2"
+    assert Finding("000-x", False, "numbers", condition="m ≥ 2").condition is None
+
+
 def test_a_fresh_run_takes_the_place_of_the_recorded_one():
     old, new = run_with("quick", seconds=1.0), run_with("quick", seconds=2.0)
     other = run_with("paper")

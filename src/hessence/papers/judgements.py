@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hessence.papers.claims.ledger import HEADINGS, all_claims
-from hessence.papers.claims.protocol import Claim, Verdict
+from hessence.papers.claims.protocol import Claim
 from hessence.papers.experiments.protocol import PRESETS, Finding
+from hessence.papers.outcomes import word
 from hessence.papers.page import Table
 from hessence.papers.recorded import Run, recorded_runs
 
@@ -54,9 +55,7 @@ class Evidence:
     @property
     def word(self) -> str:
         """What it says, in a word or a few."""
-        if self.holds is None:
-            return "cannot tell"
-        return Verdict(self.holds, self.condition, "").word
+        return word(self.holds, self.condition)
 
     @property
     def told(self) -> str:
@@ -90,7 +89,7 @@ class Judgement:
     @property
     def word(self) -> str:
         """The verdict in a word or a few."""
-        return "cannot tell" if self.deciding is None else self.deciding.word
+        return word(self.holds, self.condition)
 
     @property
     def holds(self) -> bool | None:
@@ -132,7 +131,7 @@ def judge_claim(claim: Claim, runs: Iterable[Run] | None = None) -> Judgement:
 def from_runs(name: str, runs: Iterable[Run] | None = None) -> tuple[Evidence, ...]:
     """Return what runs found about a statement."""
     return tuple(
-        Evidence(run.preset, f.holds, f.evidence, f.criterion, searched=f.searched, made=run.told)
+        Evidence(run.preset, f.holds, f.evidence, f.criterion, f.condition, f.searched, run.told)
         for run in (recorded_runs() if runs is None else runs)
         for f in run.findings
         if name in f.ids
@@ -156,8 +155,8 @@ def _ended(text: str) -> str:
 
 def findings_table(findings: Sequence[Finding]) -> Table:
     """Lay out what the papers say and what came out."""
-    rows = [(*sentence(f), outcome(f), numbers(f)) for f in findings]
-    return Table(("what the papers say", "where", "holds", "what came out"), rows)
+    rows = [(*sentence(f), f.word, numbers(f)) for f in findings]
+    return Table(("what the papers say", "where", "verdict", "what came out"), rows)
 
 
 def numbers(finding: Finding) -> str:
@@ -168,17 +167,6 @@ def numbers(finding: Finding) -> str:
     claims = [all_claims()[name] for name in finding.ids if name in all_claims()]
     told += [f"{REVISED.lower()}: {claim.revised}" for claim in claims if claim.revised]
     return "; ".join(told)
-
-
-def outcome(finding: Finding) -> str:
-    """Return yes, no, or that the settings cannot tell.
-
-    Examples
-    --------
-    >>> outcome(Finding("the sky is blue", None, "looked at night"))
-    'cannot tell'
-    """
-    return {True: "yes", False: "no", None: "cannot tell"}[finding.holds]
 
 
 def ledger_table(judged: Iterable[Judgement]) -> Table:

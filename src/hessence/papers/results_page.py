@@ -9,13 +9,13 @@ from typing import Any
 
 from hessence.papers import PAPERS
 from hessence.papers.experiments.results import Result
-from hessence.papers.judgements import findings_table, outcome
+from hessence.papers.judgements import findings_table
 from hessence.papers.page import STYLE, Table
 from hessence.papers.recorded import duration
 
 TITLE = "Hessence: the papers, run again"
-VERDICTS = ("holds", "verdict")
-"""Headings of the columns whose cells are verdicts."""
+VERDICT = "verdict"
+"""Heading of the column whose cells are verdicts."""
 
 LOOK = """
 body { max-width: 76rem; }
@@ -68,11 +68,11 @@ def results_page(results: Sequence[Result], claims: Sequence[tuple[str, Table]] 
 
 
 def _lead(results: Sequence[Result], claims: Sequence[tuple[str, Table]]) -> str:
-    found = [outcome(finding) for result in results for finding in result.findings]
+    found = [_kind(finding.word) for result in results for finding in result.findings]
     lead = (
         f"{len(results)} experiment{'s' * (len(results) != 1)}, {len(found)} statements about "
-        f"figures: {found.count('yes')} hold, {found.count('no')} do not, "
-        f"{found.count('cannot tell')} cannot be told from these settings."
+        f"figures: {found.count('good')} hold, {found.count('partly')} hold on a condition, "
+        f"{found.count('bad')} fail, {found.count('open')} cannot be told from these settings."
     )
     words = [word for _, table in claims for word in _verdicts(table)]
     if words:
@@ -91,7 +91,7 @@ def _contents(results: Sequence[Result], claims: Sequence[tuple[str, Table]]) ->
     """Lay out links to everything on the page, and how many statements came out which way."""
     rows = []
     for result in results:
-        words = [outcome(finding) for finding in result.findings]
+        words = [finding.word for finding in result.findings]
         name, title = html.escape(result.folder.name), html.escape(result.stated["title"])
         title += _changes(result)
         figures = html.escape(", ".join(result.stated["figures"]))
@@ -116,7 +116,7 @@ def _papers() -> str:
 
 def _counted(words: Sequence[str]) -> str:
     """Return how many verdicts there are of each kind, as marks."""
-    told = {"good": "yes", "partly": "on a condition", "bad": "no", "open": "cannot tell"}
+    told = {"good": "hold", "partly": "on a condition", "bad": "fail", "open": "cannot tell"}
     counts = {kind: sum(_kind(word) == kind for word in words) for kind in told}
     return " ".join(
         f'<span class="verdict {kind}">{count} {told[kind]}</span>'
@@ -163,7 +163,7 @@ def _changes(result: Result) -> str:
 
 def _table(table: Table, name: str) -> str:
     """Return a table in which verdicts are marked by colour."""
-    places = [i for i, heading in enumerate(table.headings) if heading in VERDICTS]
+    places = [i for i, heading in enumerate(table.headings) if heading == VERDICT]
 
     def cell(place: int, text: str) -> str:
         mark = f'<span class="verdict {_kind(text)}">{html.escape(text)}</span>'
@@ -180,7 +180,7 @@ def _table(table: Table, name: str) -> str:
 
 
 def _verdicts(table: Table) -> list[str]:
-    places = [i for i, heading in enumerate(table.headings) if heading in VERDICTS]
+    places = [i for i, heading in enumerate(table.headings) if heading == VERDICT]
     return [row[place] for row in table.rows for place in places]
 
 
@@ -189,12 +189,12 @@ def _kind(word: str) -> str:
 
     Examples
     --------
-    >>> [_kind(word) for word in ("yes", "holds", "holds if m ≥ 2", "fails", "cannot tell")]
-    ['good', 'good', 'partly', 'bad', 'open']
+    >>> [_kind(word) for word in ("holds", "holds if m ≥ 2", "fails", "cannot tell")]
+    ['good', 'partly', 'bad', 'open']
     """
     if word.startswith("holds if"):
         return "partly"
-    return {"yes": "good", "holds": "good", "no": "bad", "fails": "bad"}.get(word, "open")
+    return {"holds": "good", "fails": "bad"}.get(word, "open")
 
 
 def _short(value: Any) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hessence.papers.outcomes import word
+
 DENSE = "against eigvalsh of the dense Hessian"
 
 
@@ -22,16 +24,8 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """The verdict in a word or a few.
-
-        Examples
-        --------
-        >>> Verdict(True, "m ≥ 2", "").word
-        'holds if m ≥ 2'
-        """
-        if not self.holds:
-            return "fails"
-        return "holds" if self.condition is None else f"holds if {self.condition}"
+        """The verdict in a word or a few."""
+        return word(self.holds, self.condition)
 
 
 @dataclass(frozen=True)

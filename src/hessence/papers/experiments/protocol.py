@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from hessence.papers.experiments.settings import require_limits
+from hessence.papers.outcomes import word
 
 Settings = TypeVar("Settings")
 Task = Mapping[str, Any]
@@ -37,6 +38,9 @@ class Finding:
         What is asked for, fixed before the run: ``"less than 10 % in the median"``.
     searched : str
         Which setting was searched for until the effect showed, if any.
+    condition : str or None
+        On what it depends, if it holds on a condition and fails without: ``"D > 1"``. What does
+        not hold has none.
     """
 
     id: str
@@ -44,10 +48,18 @@ class Finding:
     evidence: str
     criterion: str = ""
     searched: str = ""
+    condition: str | None = None
 
     def __post_init__(self) -> None:
         # Comparisons of NumPy numbers are not Python's bool, which JSON insists on.
         object.__setattr__(self, "holds", None if self.holds is None else bool(self.holds))
+        if not self.holds:
+            object.__setattr__(self, "condition", None)
+
+    @property
+    def word(self) -> str:
+        """What came out, in a word or a few."""
+        return word(self.holds, self.condition)
 
     @property
     def ids(self) -> list[str]:

@@ -48,6 +48,7 @@ FOUND = {
     "evidence": str,
     "criterion": str,
     "searched": str,
+    "condition": str | None,
 }
 PNG = b"\x89PNG\r\n\x1a\n"
 LARGEST = 2**25
@@ -78,6 +79,9 @@ def _read_result(folder: Path) -> Result:
     findings = stated.get("findings") if isinstance(stated, dict) else None
     if not isinstance(findings, list) or not isinstance(described, dict):
         raise ValueError("findings or settings are missing")
+    for finding in findings:
+        if isinstance(finding, dict):
+            finding.setdefault("condition", None)  # which earlier versions do not know
     parts: list[tuple[Any, dict[str, Any]]] = [(stated, STATED), (described, DESCRIBED)]
     for data, fields in (*parts, *((finding, FOUND) for finding in findings)):
         if not isinstance(data, dict) or not all(fits(data[name], fields[name]) for name in fields):

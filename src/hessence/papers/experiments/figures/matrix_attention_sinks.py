@@ -225,6 +225,8 @@ def _on_sinks(settings: Settings, records: list[Record]) -> list[Finding]:
             + each([f"{len(part)}, {part.max():.0e}" for part in left]),
             criterion=f"less than {GONE:g} of the bulk is left in every network in which the sink "
             f"takes {FULL:.0%} of every token's attention or more",
+            condition=None if max(part.max() for part in left) < GONE
+            else f"the sink takes {FULL:.0%} of every token's attention or more",
         ),
         Finding(
             "000-sink-steps",
@@ -233,6 +235,7 @@ def _on_sinks(settings: Settings, records: list[Record]) -> list[Finding]:
             f"shrinks in {early:.0%} of networks",
             criterion="at every step from sinks at which the first token has "
             f"{FULL:.0%} of every token's attention or more",
+            condition=f"the first token has {FULL:.0%} of the attention or more" if early else None,
         ),
         Finding(
             "000-sink-matrix-outliers",

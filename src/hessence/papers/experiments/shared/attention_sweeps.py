@@ -96,6 +96,7 @@ def _on_keys(settings: Any, rows: list[Record]) -> list[Finding]:
             "sharpness moves by",
             criterion=f"in the median network within {STEADY:.0%} of itself as long as "
             f"‖w_Q‖‖w_K‖ ≤ d_K/{1 / SHORT:.0f}",
+            condition=f"‖w_Q‖‖w_K‖ ≤ d_K/{1 / SHORT:.0f}" if moved[-1] >= STEADY else None,
         ),
         Finding(
             "000-growing-outlier",
@@ -171,6 +172,8 @@ def _on_sinks(settings: Any, records: list[Record]) -> list[Finding]:
             f"before it shrinks in {before / 2:.0%} of networks",
             criterion=f"at every step of the sweep from sinks at which the first token has "
             f"{FULL:.0%} of the attention or more",
+            condition=f"the first token has {FULL:.0%} of the attention or more" if before
+            else None,
         ),
         Finding(
             "000-sink-sharpness",

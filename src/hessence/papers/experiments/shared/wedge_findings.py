@@ -77,7 +77,7 @@ def _turning(settings: Any, records: list[Record]) -> Finding:
 
 
 def _from_above(settings: Any, records: list[Record]) -> Finding:
-    shares, told = [], []
+    shares, others, told = [], [], []
     for network in ("linear", "relu"):
         rows = [r for r in records if r["network"] == network
                 and (r["rate"], r["momentum"]) == (settings.rate, settings.momentum)]  # fmt: skip
@@ -87,7 +87,7 @@ def _from_above(settings: Any, records: list[Record]) -> Finding:
             kept = approach[early & inside]
             share = float(np.mean(kept == "above")) if len(kept) else float("nan")
             told.append(f"{share:.0%} of {len(kept)} ({NAMES[network]}, {kind})")
-            shares += [share] if kind == "overdamped" else []
+            (shares if kind == "overdamped" else others).append(share)
     scales = ", ".join(
         f"{np.mean(gather(rows, 'approach') == 'above'):.0%} ({scale:g})"
         for scale in settings.all_scales
@@ -102,6 +102,7 @@ def _from_above(settings: Any, records: list[Record]) -> Finding:
         "phase and whose descent is overdamped, η λ₁ < (1 − √μ)² at the end",
         searched="the scale of the wedge, which the papers do not tell: inputs up to 1 and "
         f"momentum {settings.momentum:g} are never overdamped, inputs up to {settings.small:g} are",
+        condition=None if min(others) > 0.5 else "descent is overdamped, η λ_max < (1 − √μ)²",
     )
 
 
