@@ -37,11 +37,16 @@ from hessence.papers.experiments.shared.network_batches import (
     squared_norms,
     trace,
 )
+from hessence.papers.experiments.shared.resampling import outlasting
 from hessence.plotting.axes import COLOURS, GREY
 
 LAYERS = ("W1", "W2")
 SPECTRAL = tuple(f"{layer} spectral" for layer in LAYERS)
 ALIGNED = tuple(f"alignment {norm}" for norm in NORMS)
+ENTRIES: dict[Teacher, str] = {
+    "scaled": "the teacher's entries have variance 1/D",
+    "normal": "the teacher's entries have variance 1",
+}
 BOTH = ("sum", "spectral norms of both layers", GREY, "--")
 
 
@@ -50,7 +55,7 @@ class Settings(TwoLayerSettings):
     """Two-layer linear networks.
 
     The pictures are those of `teacher`. Findings are compared with those of `other_teacher`: the
-    paper does not tell its scale, and a verdict that depends on it is none.
+    paper does not tell its scale, and a verdict that depends on it says so.
     """
 
     networks: Annotated[int, at_least(3)] = 80
@@ -136,26 +141,38 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
         _findings(replace(settings, teacher=teacher), _taught(records, teacher))
         for teacher in settings.teachers
     )
-    return [_agreed(finding, *rest) for finding, *rest in zip(first, *others, strict=True)]
+    return [
+        _agreed(finding, *rest, teachers=settings.teachers)
+        for finding, *rest in zip(first, *others, strict=True)
+    ]
 
 
 def _taught(records: list[Record], teacher: str) -> list[Record]:
     return [record for record in records if record["teacher"] == teacher]
 
 
-def _agreed(finding: Finding, other: Finding | None = None) -> Finding:
-    """Keep a verdict that the other teacher gives too; report both."""
+def _agreed(finding: Finding, other: Finding | None = None, *, teachers: list[Teacher]) -> Finding:
+    """Keep a verdict that the other teacher gives too, or the teacher it depends on; tell both."""
     if other is None:
         return finding
-    same = other.holds == finding.holds
-    so = "the same" if same else "otherwise, so that nothing is decided"
-    told = f"{finding.evidence}. With a teacher of the other scale {so}"
+    both = dict(zip((finding.holds, other.holds), teachers, strict=True))
+    same = len(both) == 1
     return replace(
-        finding, holds=finding.holds if same else None, evidence=f"{told}: {other.evidence}"
+        finding,
+        holds=finding.holds if same else None if None in both else True,
+        condition=None if same or True not in both else ENTRIES[both[True]],
+        evidence=f"{finding.evidence}. With a teacher of the other scale {other.word}: "
+        f"{other.evidence}",
     )
 
 
 def _findings(settings: Settings, records: list[Record]) -> list[Finding]:
+    compared = outlasting(lambda rows: _compared(settings, rows), records)
+    return [*compared, _on_blocks(records), on_training(settings, records)]
+
+
+def _compared(settings: Settings, records: list[Record]) -> list[Finding]:
+    """Return the findings that compare correlations."""
     # With one input and one output the three norms are the same number.
     wide = [r for r in records if r["size"] > 1]
     small = [r for r in records if 10 * r["size"] <= settings.width]
@@ -163,11 +180,10 @@ def _findings(settings: Settings, records: list[Record]) -> list[Finding]:
     if small:
         found.append(_on_the_start(small))
     found += _on_alignment(settings, records)
-    found += [
+    return found + [
         _on_drivers(settings, kind, [r for r in records if r["parametrisation"] == kind])
         for kind in settings.parametrisations
     ]
-    return [*found, _on_blocks(records), on_training(settings, records)]
 
 
 def _by_kind(records: list[Record]) -> dict[str, list[Record]]:
@@ -287,7 +303,7 @@ def _on_alignment(settings: Settings, records: list[Record]) -> list[Finding]:
 
 def _on_drivers(settings: Settings, kind: str, own: list[Record]) -> Finding:
     large = [r for r in own if 2 * r["size"] >= settings.width]
-    rest = [r for r in own if r not in large]
+    rest = [r for r in own if 2 * r["size"] < settings.width]
     halves = {
         name: mean_correlations(rows, "trained", "sharpness", SPECTRAL)
         for name, rows in (("D < m/2", rest), ("D ≥ m/2", large))
