@@ -83,12 +83,14 @@ def judge(
     'holds if σ = 1'
     >>> judge([1e-16, 0.5], "two draws").evidence
     'two draws; largest gap 5e-01 in 2 cases, 1 of them too large'
+    >>> judge([-0.2, -0.3], "two draws").evidence
+    'two draws; met with 2e-01 to spare in 2 cases'
     """
     wrong = [not gap <= tolerance for gap in gaps]
-    asked = f"no gap above {tolerance:g}"
+    asked = f"no case misses it by more than {tolerance:g}"
     # What is no number counts as too large, and is shown.
     largest = max(gaps, key=lambda gap: (gap != gap, gap))
-    told = f"{evidence}; largest gap {largest:.0e} in {len(gaps)} cases"
+    told = f"{evidence}; {_missing(largest)} in {len(gaps)} cases"
     if len(gaps) == 1:
         told = evidence
     elif any(wrong):
@@ -101,5 +103,9 @@ def judge(
     if not kept or not all(gap <= tolerance for gap in kept):
         return Verdict(False, None, told, asked)
     cases = "1 case" if len(kept) == 1 else f"{len(kept)} cases"
-    told = f"{evidence}; largest gap {max(kept):.0e} in {cases} where {condition}, "
-    return Verdict(True, condition, f"{told}{largest:.0e} elsewhere", asked)
+    told = f"{evidence}; {_missing(max(kept))} in {cases} where {condition}, "
+    return Verdict(True, condition, f"{told}missed by up to {largest:.0e} elsewhere", asked)
+
+
+def _missing(gap: float) -> str:
+    return f"met with {-gap:.0e} to spare" if gap < 0 else f"largest gap {gap:.0e}"

@@ -27,6 +27,7 @@ from hessence.papers.experiments.shared.correlations import (
     mean_correlations,
 )
 from hessence.papers.experiments.shared.network_batches import Networks, sharpness
+from hessence.papers.experiments.shared.resampling import outlasting
 
 LAYERS = ("W1", "W2")
 
@@ -67,6 +68,11 @@ def draw_trained(settings: Settings, records: list[Record], figure: Any) -> None
 
 def findings(settings: Settings, records: list[Record]) -> list[Finding]:
     """Compare with §4.2 and Figure 16."""
+    compared = outlasting(lambda rows: _compared(settings, rows), records)
+    return [*compared, on_training(settings, records)]
+
+
+def _compared(settings: Settings, records: list[Record]) -> list[Finding]:
     tables = {}
     for kind, when in product(settings.parametrisations, WHEN):
         rows = [r for r in records if r["parametrisation"] == kind and r["size"] > 1]
@@ -75,7 +81,7 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
             means = mean_correlations(rows, when, "sharpness", names)
             tables[f"{NAMES[kind]}, {WHEN[when]}"] = means
     if not tables:
-        return [on_training(settings, records)]
+        return []
     best = {
         name: {norm: max(means[f"{w} {norm}"] for w in LAYERS) for norm in NORMS}
         for name, means in tables.items()
@@ -95,7 +101,6 @@ def findings(settings: Settings, records: list[Record]) -> list[Finding]:
             listed(first),
             criterion=f"0.25 to 0.75 {tail}",
         ),
-        on_training(settings, records),
     ]
 
 
