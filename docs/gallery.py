@@ -22,7 +22,7 @@ from hessence.papers.claims.ledger import all_claims, one_thread
 from hessence.papers.experiments.catalogue import all_experiments
 from hessence.papers.experiments.protocol import PRESETS
 from hessence.papers.experiments.results import read_results
-from hessence.papers.items import Item, all_items
+from hessence.papers.items import QUICK_ONLY, Item, all_items
 from hessence.papers.judgements import Judgement, judge_claim, numbers, sentence
 from hessence.papers.recorded import FILE, Run, as_text, duration, merged, recorded_runs, run_of
 
@@ -137,7 +137,7 @@ def mistakes(judged: dict[str, Judgement]) -> str:
 
 def table(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
     """Return the page of all items in parts."""
-    partial = sum(bool(item.reason) for item in all_items())
+    partial = sum(bool(incomplete(item, runs)) for item in all_items())
     words = [verdict(item, judged) for item in all_items()]
     summary = (
         f"{words.count('holds')} hold, {words.count('on a condition')} hold on a condition, "
@@ -200,8 +200,17 @@ def basis(item: Item, runs: Sequence[Run], judged: dict[str, Judgement]) -> str:
         sizes = [run.preset for run in runs if run.experiment == item.figure]
         drawn = " and ".join(dict.fromkeys(sizes)) or "not yet"
         told.append(f"drawn by `hessence reproduce {item.figure}`: {drawn}")
-    told += [f"incomplete: {item.reason}"] * bool(item.reason)
+    told += [f"incomplete: {reason}" for reason in [incomplete(item, runs)] if reason]
     return "; ".join(told)
+
+
+def incomplete(item: Item, runs: Sequence[Run]) -> str:
+    """Return why an item is not complete, if it is not; a run of the preset paper may mend it."""
+    if not item.reason.startswith(QUICK_ONLY):
+        return item.reason
+    done = any((run.experiment, run.preset) == (item.figure, "paper") for run in runs)
+    lacking = item.reason.removeprefix(QUICK_ONLY)
+    return "" if done else f"{lacking}; the preset paper was not run"
 
 
 def made(runs: Sequence[Run]) -> str:

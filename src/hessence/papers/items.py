@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 
 FILE = Path(__file__).with_name("items.txt")
+QUICK_ONLY = "quick only: "
+"""Begins a reason that holds as long as the figure's experiment was not run at the paper's size."""
 
 
 @dataclass(frozen=True)

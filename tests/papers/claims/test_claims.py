@@ -296,7 +296,7 @@ def test_claims_as_json(capsys):
     assert entry["holds"] is True
     assert entry["condition"] == "δx > 0"
     assert [piece["size"] for piece in entry["evidence"]][:1] == ["exact case"]
-    assert entry["evidence"][0]["criterion"] == "no gap above 1e-09"
+    assert entry["evidence"][0]["criterion"] == "no case misses it by more than 1e-09"
 
 
 def test_the_command_lists_claims_without_judging_them(capsys):

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,11 @@ from hessence.cli.main import main
 from hessence.papers import PAPERS
 from hessence.papers.claims.ledger import all_claims
 from hessence.papers.experiments.catalogue import all_experiments, find_experiment
-from hessence.papers.items import all_items
+from hessence.papers.items import QUICK_ONLY, Item, all_items
 from hessence.papers.judgements import Judgement, from_runs
 from hessence.papers.recorded import recorded_runs
 from tests.papers.experiments.runs import SLEEPER
-from tests.papers.test_judgements import known_judgement
+from tests.papers.test_judgements import known_judgement, run_with
 
 SCRIPT = Path(__file__).parents[3] / "docs" / "gallery.py"
 
@@ -105,6 +106,15 @@ def test_the_table_in_the_repository_is_made_from_the_records(gallery):
     judged = {name: known_judgement(claim) for name, claim in all_claims().items()}
     page = (SCRIPT.parent / "papers.md").read_text(encoding="utf-8")
     assert page == gallery.joined(gallery.table(recorded_runs(), judged))
+
+
+def test_a_run_at_the_papers_size_completes_what_quick_ones_leave_open(gallery):
+    item = Item("000", "Figure 4", "000-trained", "sharpness-norms", QUICK_ONLY + "half the width")
+    quick = run_with("quick", experiment="sharpness-norms")
+    paper = run_with("paper", experiment="sharpness-norms")
+    assert gallery.incomplete(item, [quick]).startswith("half the width; ")
+    assert gallery.incomplete(item, [quick, paper]) == ""
+    assert gallery.incomplete(replace(item, reason="never"), [quick, paper]) == "never"
 
 
 def test_it_says_which_paper_is_which():
