@@ -232,8 +232,9 @@ CLAIMS = (
         "in the standard and the maximal-update parametrisation it correlates more after training "
         "than before",
         _more_when_trained, measured=True, revised=AGAIN,
-        differs="The gain is some hundredths at the experiment's width, and its sign may depend on "
-        "the teacher, whose scale the paper does not tell.",
+        differs="The gain is some hundredths at the experiment's width, and its sign depends on "
+        "the teacher, whose scale the paper does not tell: with maximal updates from 0.76 to 0.81 "
+        "if its entries have variance 1/D, from 0.68 to 0.64 if they have 1.",
     ),
     Claim(
         "000-larger-drives", "000 App D.3.3",
@@ -257,8 +258,8 @@ CLAIMS = (
         "trained with maximal updates, the first layer's norm correlates most",
         _first_mup, measured=True, revised=AGAIN,
         differs="The first layer is far ahead for small D, which is all that small networks have; "
-        "for D of half of the width and more the layers are close, and the scale of the teacher "
-        "decides.",
+        "for D of half of the width and more the scale of the teacher decides: 0.57 for the first "
+        "and 0.43 for the second layer if its entries have variance 1/D, −0.05 and 0.22 if 1.",
     ),
     Claim(
         "000-both-ntk", "000 App D.3.3",
