@@ -77,7 +77,9 @@ def _turning(settings: Any, records: list[Record]) -> Finding:
 
 
 def _from_above(settings: Any, records: list[Record]) -> Finding:
-    shares, others, told = [], [], []
+    shares: list[float] = []
+    others: list[float] = []
+    told = []
     for network in ("linear", "relu"):
         rows = [r for r in records if r["network"] == network
                 and (r["rate"], r["momentum"]) == (settings.rate, settings.momentum)]  # fmt: skip
