@@ -5,6 +5,7 @@ import sys
 from benchmarks import (
     attention,
     brackets,
+    dual,
     exact_models,
     few_samples,
     kernels,
@@ -24,6 +25,7 @@ ALL = {
     "exact_models": exact_models,
     "brackets": brackets,
     "few_samples": few_samples,
+    "dual": dual,
     "torch_models": torch_models,
     "memory": memory,
     "kernels": kernels,

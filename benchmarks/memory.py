@@ -41,14 +41,14 @@ def _measure() -> tuple[int, float, float, float]:
         began = time.perf_counter()
         H @ v
         times.append(time.perf_counter() - began)
-    before, began = _status("VmRSS:"), time.perf_counter()
+    before, began = status("VmRSS:"), time.perf_counter()
     hs.density(H, probes=1, steps=STEPS)
     seconds = time.perf_counter() - began
-    share = (_status("VmHWM:") - before) / (STEPS * v.nbytes)
+    share = (status("VmHWM:") - before) / (STEPS * v.nbytes)
     return H.shape[0], seconds, STEPS * statistics.median(times), share
 
 
-def _status(name: str) -> int:
+def status(name: str) -> int:
     """Return bytes that Linux tells of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
