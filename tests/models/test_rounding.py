@@ -174,7 +174,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("family", ["units", "cancelling", "degenerate"])
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("seed", [0, 1, 16, 58])
+@pytest.mark.parametrize("seed", [0, 1, 16, 58, 68])
 def test_errors_of_chains_hold_for_losses_that_pytorch_differentiates(family, loss, seed):
     families = Families(seed)
     families.loss = loss

@@ -6,11 +6,13 @@ cancels inside is not known, so their errors are measured: see :mod:`hessence.mo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from hessence._common.arrays import Numbers, epsilon, to_double, to_numpy
 from hessence.data.rounding import DerivativeErrors
@@ -19,6 +21,14 @@ from hessence.models.rounding import DRAWS, FACTOR, RandomRounding
 
 FEW = 16
 """Up to so many coefficients a single difference may be zero by chance, and several are taken."""
+
+
+SHARES = (1.0, 0.25, 1 / 16, 1 / 64)
+"""Which shares of their errors coefficients are moved by. A loss that is as good as decided at both
+ends of what they may be need not be so in between."""
+
+Pair = tuple[Tensor, Tensor]
+"""A gradient (q,) and a Hessian (q, q)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,43 +41,74 @@ class LossDerivatives:
         The derivatives.
     off_gradient, off_hessian : array
         What rounding may have done to each entry, at coefficients that are exact.
+    moved : callable
+        Returns the derivatives where coefficients are moved by a vector (q,).
     """
 
     gradient: Tensor
     hessian: Tensor
     off_gradient: Numbers
     off_hessian: Numbers
+    moved: Callable[[Numbers], Pair]
 
     @classmethod
     def of(cls, candidate: Candidate, model: nn.Module) -> LossDerivatives:
         """Differentiate the loss of a small model by its parameters."""
         operator = candidate.hessian(model, candidate.features)
+        parameters = list(model.parameters())
+        here = parameters_to_vector(parameters).detach().clone()
 
-        def derivatives() -> tuple[Tensor, Tensor]:
+        def derivatives() -> Pair:
             hessian = operator.dense()
             operator.release()  # a graph is of one rounding
             return operator.gradient(), (hessian + hessian.T) / 2
 
-        gradient, hessian = derivatives()
-        off = [np.zeros(tuple(part.shape)) for part in (gradient, hessian)]
-        for seed in range(DRAWS if len(gradient) <= FEW else 1):
+        def moved(step: Numbers) -> Pair:
+            vector_to_parameters(here + torch.as_tensor(step).to(here), parameters)
+            operator.load(model)
+            found = derivatives()
+            vector_to_parameters(here, parameters)
+            operator.load(model)
+            return found
+
+        exact = derivatives()
+        rounded = []
+        for seed in range(DRAWS if len(here) <= FEW else 1):
             with RandomRounding(seed):
-                moved = derivatives()
-            for own, here, there in zip(off, (gradient, hessian), moved, strict=True):
-                np.maximum(own, to_numpy((there - here).abs().double()), out=own)
-        return cls(gradient, hessian, FACTOR * off[0], FACTOR * off[1])
+                rounded.append(derivatives())
+        off_gradient, off_hessian = (FACTOR * off for off in _differences(exact, rounded))
+        return cls(*exact, off_gradient, off_hessian, moved)
 
     def errors(self, slack: Numbers) -> DerivativeErrors:
         """Return bounds (q,) for the derivatives at coefficients with errors `slack` (q,)."""
+        rng, few = np.random.default_rng(0), len(slack) <= FEW
+        moved = (
+            []
+            if not slack.any()
+            else [
+                self.moved(share * slack * rng.choice([-1.0, 1.0], size=len(slack)))
+                for _ in range(DRAWS if few else 1)
+                for share in (SHARES if few else SHARES[::2])
+            ]
+        )
+        changed, bent = _differences((self.gradient, self.hessian), moved)
         # No entry of a symmetric matrix exceeds √(r_i r_j), with r the largest of each row.
         second = np.abs(to_double(self.hessian))
         rounding = 8 * epsilon(self.gradient)
-        size, spread = (
-            np.sqrt(part.max(axis=1)) for part in (second, self.off_hessian + rounding * second)
-        )
-        gradient = self.off_gradient + second @ slack
+        off = self.off_hessian + FACTOR * bent + rounding * second
+        size, spread = (np.sqrt(part.max(axis=1)) for part in (second, off))
+        gradient = self.off_gradient + np.maximum(second @ slack, FACTOR * changed)
         gradient += rounding * np.abs(to_double(self.gradient))
         return DerivativeErrors(gradient, size, spread)
+
+
+def _differences(here: Pair, others: list[Pair]) -> tuple[Numbers, Numbers]:
+    """Return how far derivatives are from those of others, the largest of each entry."""
+    off = [np.zeros(tuple(part.shape)) for part in here]
+    for there in others:
+        for own, a, b in zip(off, here, there, strict=True):
+            np.maximum(own, to_numpy((b - a).abs().double()), out=own)
+    return off[0], off[1]
 
 
 def as_matrix(errors: DerivativeErrors, shape: tuple[int, int]) -> DerivativeErrors:
