@@ -271,7 +271,7 @@ CLAIMS = (
     ),
     Claim(
         "000-edge", "000 App D.5, Fig 27",
-        "λ_max then goes on to swing around 2/η",
+        "at the edge of stability λ_max goes on to swing around 2/η",
         _edge,
     ),
     Claim(
@@ -291,12 +291,12 @@ CLAIMS = (
     ),
     Claim(
         "000-edge-driven", "000 App D.5",
-        "the oscillations are driven by the terms that make up ξ",
+        "the swings of λ_max at the edge are driven by the terms that make up ξ",
         _driven, measured=True,
     ),
     Claim(
         "000-edge-amplitude", "000 App D.5, Fig 27",
-        "their amplitude decreases as the norm of the residual does",
+        "the amplitude of the swings at the edge decreases as the norm of the residual does",
         _as_the_residual, differs=ABOVE,
     ),
     Claim(

@@ -229,8 +229,8 @@ CLAIMS = (
     ),
     Claim(
         "000-spectral-trained", "000 §4.2",
-        "in the standard and the maximal-update parametrisation it correlates more after training "
-        "than before",
+        "in the standard and the maximal-update parametrisation λ_max correlates more with a "
+        "layer's squared spectral norm after training than before",
         _more_when_trained, measured=True, revised=AGAIN,
         differs="The gain is some hundredths at the experiment's width, and its sign depends on "
         "the teacher, whose scale the paper does not tell: with maximal updates from 0.76 to 0.81 "
@@ -285,12 +285,14 @@ CLAIMS = (
     ),
     Claim(
         "000-knocked-out-wide", "000 §4.2, Fig 18 and 20",
-        "with more inputs and outputs this persists in part under maximal updates",
+        "with more inputs and outputs, under maximal updates, the product without the last layer "
+        "still correlates most with λ_max",
         _knocked_out_wide, measured=True, revised=AGAIN,
     ),
     Claim(
         "000-knocked-out-relu", "000 Fig 21",
-        "so it does with ReLU, one input and one output",
+        "with ReLU, one input and one output too, the product without the last layer correlates "
+        "most with λ_max",
         None, measured=True, revised=AGAIN,
     ),
     Claim(

@@ -189,23 +189,27 @@ CLAIMS = (
     ),
     Claim(
         "000-pair-mixed", "000 Fig 10",
-        "so they have with orthonormal weights on standardised data, and with standard weights on "
-        "decorrelated data",
+        "with orthonormal weights on standardised data, and with standard weights on decorrelated "
+        "data, two linear layers have a pair within a mean eigenvalue of tr/D, closer than to "
+        "other targets nearby",
         None, measured=True,
     ),
     Claim(
         "000-pair-four-linear", "000 §4.1, Fig 11",
-        "with standard weights and data, so have four linear layers",
+        "with standard weights and data, four linear layers have a pair within a mean "
+        "eigenvalue of tr/D, closer than to other targets nearby",
         _four_linear, measured=True, revised=CONTROLLED,
     ),
     Claim(
         "000-pair-two-relu", "000 §4.1, Fig 12",
-        "with standard weights and data, so have two layers with ReLU",
+        "with standard weights and data, two layers with ReLU have a pair within a mean "
+        "eigenvalue of tr/D, closer than to other targets nearby",
         _two_relu, measured=True, revised=CONTROLLED,
     ),
     Claim(
         "000-pair-four-relu", "000 §4.1, Fig 13",
-        "with standard weights and data, so have four layers with ReLU",
+        "with standard weights and data, four layers with ReLU have a pair within a mean "
+        "eigenvalue of tr/D, closer than to other targets nearby",
         _four_relu, measured=True, revised=CONTROLLED,
     ),
     Claim(

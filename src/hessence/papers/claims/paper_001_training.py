@@ -123,14 +123,14 @@ CLAIMS = (
     ),
     Claim(
         "001-from-above", "001 §2, Fig 3",
-        "it then converges to zero from above",
+        "once positive, the smaller outlier converges to zero from above",
         _from_above,
         revised="the experiment first asked it of all networks at the papers' rate and momentum, "
         "which fails for inputs up to 1; the condition was derived after that",
     ),
     Claim(
         "001-high-rate", "001 §2",
-        "at high rates it ends small and negative, and goes to zero from below",
+        "at high rates the smaller outlier ends small and negative, and goes to zero from below",
         _high_rate, measured=True,
     ),
 )  # fmt: skip

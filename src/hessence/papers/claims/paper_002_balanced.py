@@ -187,7 +187,8 @@ CLAIMS = (
     ),
     Claim(
         "002-eq9b", "002 eq 9b",
-        "they are quotients of differences, or L s^{2(L−1)}, of non-zero singular values",
+        "eigenvalues of balanced layers are quotients of differences, or L s^{2(L−1)}, of non-zero "
+        "singular values",
         _balanced_quotient,
     ),
     Claim(
