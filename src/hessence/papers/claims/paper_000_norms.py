@@ -279,9 +279,6 @@ CLAIMS = (
         "in deep linear networks with one input and output the squared norm of the product without "
         "the last layer correlates most with λ_max, of all such products and single layers",
         _knocked_out, measured=True, revised=AGAIN,
-        differs="Only with maximal updates is the product clearly ahead; in the other "
-        "parametrisations the first layer or the product without it comes within some hundredths, "
-        "and the draw decides.",
     ),
     Claim(
         "000-knocked-out-wide", "000 §4.2, Fig 18 and 20",

@@ -246,10 +246,10 @@ def _on_products(name: str, rows: list[Record]) -> Finding:
         for kind in kinds
     }
     held = [NAMES[kind] for kind, found in each.items() if found.holds]
-    open_ = any(found.holds is None for found in each.values())
+    failed = any(found.holds is False for found in each.values())
     return Finding(
         name,
-        True if held else None if open_ else False,
+        True if held else False if failed else None,
         "; ".join(f"{NAMES[kind]}: {found.word}, {found.evidence}" for kind, found in each.items()),
         criterion=each[kinds[0]].criterion,
         condition=None
