@@ -13,7 +13,7 @@ def convolutional(kind, *arguments, size=7, samples=3, **options):
     """Return a builder of a convolution between two others, with a linear layer at the end."""
 
     def build():
-        dims = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}[kind]
+        dims = int(kind.__name__[-2])
         layers = kind(1, 4, 2, bias=False), nn.Tanh(), kind(4, *arguments, **options), nn.GELU()
         model = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(2))
         x = numbers(samples, 1, *[size] * dims)
@@ -169,6 +169,14 @@ CASES |= {
     "conv2d_depthwise": convolutional(nn.Conv2d, 4, 3, groups=4, padding=1, bias=False),
     "conv2d_circular": convolutional(nn.Conv2d, 3, 3, padding=1, padding_mode="circular"),
     "conv3d": convolutional(nn.Conv3d, 2, 2, size=4, padding="valid"),
+    "transposed1d": convolutional(nn.ConvTranspose1d, 3, 3, stride=2, padding=1, size=4),
+    "transposed1d_dilated": convolutional(
+        nn.ConvTranspose1d, 2, 2, dilation=3, output_padding=2, size=4
+    ),
+    "transposed2d": convolutional(
+        nn.ConvTranspose2d, 6, (2, 3), stride=(2, 1), groups=2, output_padding=(1, 0), size=3
+    ),
+    "transposed3d": convolutional(nn.ConvTranspose3d, 2, 2, size=2, samples=2, bias=False),
     "conv_wide": convolutional(nn.Conv1d, 12, 5, size=6, samples=1),
 }
 

@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import hessence as hs
 from hessence.models import _dual, _gram
+from hessence.models._gram_plan import Whole, lots
 from hessence.models._outer_products import Extent, mirror
 from tests.models.layered import CASES, case
 from tests.models.market import MODELS, numbers, problem
@@ -64,6 +65,33 @@ def test_either_way_to_inner_products(name, bytes_, way, monkeypatch):
     monkeypatch.setattr(Extent, way, 0.0)
     made = EVERYTHING[name](name)
     assert_same(hs.ggn(made.model, made.data, made.loss).kernel(), dense_kernel(made), 1e-14)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if "conv" in n or "transposed" in n] + ["words"])
+def test_layers_take_no_backward_pass_for_each_sample(name, monkeypatch):
+    def refuse(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(_gram.Reader, "read_one_by_one", refuse)
+    made = case(name)
+    assert len(hs.ggn(made.model, made.data, made.loss).kernel())
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9), st.integers(0, 50)), max_size=6),
+    st.integers(1, 7),
+    st.integers(1, 900),
+)
+def test_lots_have_every_unit_once_and_fit(sizes, rows, room):
+    wholes = [Whole(i, *size) for i, size in enumerate(sizes)]
+    found = list(lots(wholes, rows, room))
+    units = [
+        (part.leaf, unit) for lot in found for part in lot for unit in range(part.low, part.high)
+    ]
+    assert units == [(whole.leaf, unit) for whole in wholes for unit in range(whole.length)]
+    for lot in found:
+        kept = [wholes[p.leaf].fixed + rows * p.numbers for p in lot]
+        assert sum(kept) <= room or [p.high - p.low for p in lot] == [1]
 
 
 @pytest.mark.parametrize("samples", [1, 4])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hessence.models._gram_plan import Survey, Whole, lots, positions_of
 from hessence.models._layer_calls import Call, watched
-from hessence.models._layer_factors import MisfitError, extent, taken
+from hessence.models._layer_factors import IMAGES, MisfitError, extent, taken
 from hessence.models._outer_products import add_factored, add_symmetric, add_written, mirror
 from hessence.models._problem import Problem
 from hessence.models._row_factors import Piece, Reader, Store
@@ -170,7 +170,7 @@ class Rows:
 
 def _backward_bytes(call: Call) -> float:
     """Return how many bytes the gradient at what a layer made takes, and what it meets there."""
-    if call.kind != "convolution":
+    if call.kind not in IMAGES:
         return 2.0 * int(call.shift.nbytes)
     groups, made, width = extent(call)
     positions = positions_of(call, 1)

@@ -123,7 +123,9 @@ class Survey:
 
 def positions_of(call: Call, samples: int) -> int:
     """Return how many positions of a sample a layer is used at."""
-    groups, made, _ = extent(call)
+    groups, made, taken = extent(call)
+    if call.kind == "transposed convolution":
+        return int(call.taken.numel()) // (samples * groups * taken)
     return int(call.shift.numel()) // (samples * groups * made)
 
 

@@ -33,7 +33,8 @@ class Call:
     Attributes
     ----------
     kind : str
-        ``"linear"``, ``"convolution"``, ``"embedding"`` or ``"normalisation"``.
+        ``"linear"``, ``"convolution"``, ``"transposed convolution"``, ``"embedding"`` or
+        ``"normalisation"``.
     weight, bias : int or None
         Which of the leaves they are; None if they are not differentiated by.
     taken : Tensor
@@ -123,6 +124,9 @@ def _unknown(options: Mapping[str, Any]) -> bool:
 _CONVOLUTION = "convolution", (
     "input", "weight", "bias", "stride", "padding", "dilation", "groups",
 )  # fmt: skip
+_TRANSPOSED = "transposed convolution", (
+    "input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation",
+)  # fmt: skip
 _LAYER_NORM = "normalisation", ("input", "normalized_shape", "weight", "bias", "eps")
 
 KINDS: dict[Callable[..., Any], tuple[str, tuple[str, ...]]] = {
@@ -130,6 +134,9 @@ KINDS: dict[Callable[..., Any], tuple[str, tuple[str, ...]]] = {
     F.conv1d: _CONVOLUTION,
     F.conv2d: _CONVOLUTION,
     F.conv3d: _CONVOLUTION,
+    F.conv_transpose1d: _TRANSPOSED,
+    F.conv_transpose2d: _TRANSPOSED,
+    F.conv_transpose3d: _TRANSPOSED,
     F.embedding: (
         "embedding",
         ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse"),

@@ -2,14 +2,14 @@ r"""The factors of a layer's derivatives: what it takes, and gradients at what i
 
 A linear layer z = W h has :math:`\partial f/\partial W = \sum_s \delta_s h_s^\top` over its
 positions s, with δ the gradient of f in z. A convolution is that with patches of its image for h,
-and each of its groups on its own; an embedding is that with unit vectors for h, in the rows of its
-weight.
+and each of its groups on its own; a transposed convolution is that with patches for δ; an embedding
+is that with unit vectors for h, in the rows of its weight.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hessence.models._layer_calls import Call
+
+IMAGES = ("convolution", "transposed convolution")
+"""The kinds of layers that take images."""
 
 
 class MisfitError(ValueError):
@@ -35,8 +38,8 @@ class Use:
     kind, options
         See ``Call``.
     taken : Tensor (n, S, in), or (n, images, channels, ...), or (n, S)
-        What a linear layer, a convolution or an embedding took. Indices of words that PyTorch takes
-        for constants are −1.
+        What a linear layer, a convolution of either kind, or an embedding took. Indices of words
+        that PyTorch takes for constants are −1.
     """
 
     kind: str
@@ -53,8 +56,8 @@ class Use:
                 rows = call.options["weight"].shape[0]
                 h = torch.where(h == padding % rows, -1, h)
             h = h.reshape(-1)
-        elif call.kind == "convolution":
-            h = h if h.ndim == call.options["weight"].ndim else h[None]
+        elif call.kind in IMAGES:
+            h = _images(h, call.options)
         else:
             h = h.reshape(-1, h.shape[-1])
         return cls(call.kind, call.options, _by_sample(h, samples))
@@ -62,6 +65,8 @@ class Use:
     @property
     def width(self) -> int:
         """How many numbers are taken at each position."""
+        if self.kind == "transposed convolution":
+            return int(self.taken.shape[2]) // int(self.options.get("groups", 1))
         last = self.options["weight"][0] if self.kind == "convolution" else self.taken[0, 0]
         return int(last.numel())
 
@@ -70,8 +75,9 @@ class Use:
         if self.kind == "embedding":
             return self.taken
         if self.kind == "convolution":
-            found = _patches(self.taken.flatten(0, 1), self.options)
-            return _by_sample(found, len(self.taken)).permute(2, 0, 1, 3)
+            return _grouped(_patches(self.taken.flatten(0, 1), self.options), len(self.taken))
+        if self.kind == "transposed convolution":
+            return _grouped(_pixels(self.taken.flatten(0, 1), self.options), len(self.taken))
         return self.taken[None]
 
 
@@ -89,23 +95,28 @@ def extent(call: Call) -> tuple[int, int, int]:
     if call.kind == "embedding":
         return 1, weight.shape[1], weight.shape[0]
     groups = call.options.get("groups", 1)
-    return groups, weight.shape[0] // groups, weight[0].numel()
+    rows, columns = weight.shape[0] // groups, weight[0].numel()
+    # A transposed convolution has its weight the other way round.
+    return (
+        (groups, columns, rows) if call.kind.startswith("transposed") else (groups, rows, columns)
+    )
 
 
 def made(call: Call, samples: int, gradient: Tensor) -> Tensor:
     """Return gradients at what a layer made, by groups, samples and positions (g, n, S, out)."""
     if call.kind == "convolution":
-        groups = call.options.get("groups", 1)
-        image = gradient if gradient.ndim == call.options["weight"].ndim else gradient[None]
-        lined = image.flatten(2).transpose(1, 2).unflatten(2, (groups, -1))
-        return _by_sample(lined.flatten(0, 1), samples).permute(2, 0, 1, 3)
+        return _grouped(_pixels(_images(gradient, call.options), call.options), samples)
+    if call.kind == "transposed convolution":
+        size = _images(call.taken, call.options).shape[2:]
+        return _grouped(_patches(_images(gradient, call.options), call.options, size), samples)
     return _by_sample(gradient.reshape(-1, gradient.shape[-1]), samples)[None]
 
 
 def shift_rows(call: Call, samples: int, gradient: Tensor) -> Tensor:
     """Return the gradients in the bias of a layer, (n, q)."""
-    if call.kind == "convolution":
-        return made(call, samples, gradient).sum(2).transpose(0, 1).flatten(1)
+    if call.kind in IMAGES:
+        flat = _images(gradient, call.options).flatten(2).sum(-1)
+        return _by_sample(flat, samples).sum(1)
     if "normalized_shape" in call.options:
         flat = gradient.reshape(-1, math.prod(call.options["normalized_shape"]))
     elif call.kind == "linear":
@@ -127,15 +138,38 @@ def _by_sample(flat: Tensor, samples: int) -> Tensor:
     return flat.reshape(samples, -1, *flat.shape[1:])
 
 
-def _patches(image: Tensor, options: Mapping[str, Any]) -> Tensor:
-    """Return the patches of all positions, by groups: (images · positions, g, in)."""
+def _grouped(flat: Tensor, samples: int) -> Tensor:
+    """Return what there is at positions of images (images · positions, g, q) as (g, n, S, q)."""
+    return _by_sample(flat, samples).permute(2, 0, 1, 3)
+
+
+def _images(tensor: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """Return images (images, channels, ...), also of one alone."""
+    return tensor if tensor.ndim == options["weight"].ndim else tensor[None]
+
+
+def _pixels(image: Tensor, options: Mapping[str, Any]) -> Tensor:
+    """Return the channels of all positions, by groups: (images · positions, g, channels)."""
+    lined = image.flatten(2).transpose(1, 2).unflatten(2, (options.get("groups", 1), -1))
+    return lined.flatten(0, 1)
+
+
+def _patches(
+    image: Tensor, options: Mapping[str, Any], size: Sequence[int] | None = None
+) -> Tensor:
+    """Return the patches of all positions, by groups: (images · positions, g, in).
+
+    `size` is how many positions there are in each dimension, if not as many as fit.
+    """
     kernel, groups = options["weight"].shape[2:], options.get("groups", 1)
     stride, dilation = (_each(options.get(name, 1), kernel) for name in ("stride", "dilation"))
     margins = _margins(options.get("padding", 0), kernel, dilation)
     image = F.pad(image, [side for pair in reversed(margins) for side in pair])
-    for axis, (size, step, gap) in enumerate(zip(kernel, stride, dilation, strict=True)):
+    for axis, (width, step, gap) in enumerate(zip(kernel, stride, dilation, strict=True)):
         # The window becomes the last dimension.
-        image = image.unfold(axis + 2, gap * (size - 1) + 1, step)[..., ::gap]
+        image = image.unfold(axis + 2, gap * (width - 1) + 1, step)[..., ::gap]
+        if size is not None:
+            image = image.narrow(axis + 2, 0, size[axis])
     count = len(kernel)
     # Positions, then channels and places in the kernel, as they lie in the weight.
     order = (0, *range(2, 2 + count), 1, *range(2 + count, 2 + 2 * count))

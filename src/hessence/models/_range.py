@@ -43,6 +43,10 @@ class NoRange(Exception):  # noqa: N818 - an ordinary answer, not a mistake of t
     """There is no range, or it is not worth using; a sentence says why."""
 
 
+WHOLE = ("normalisation", "transposed convolution")
+"""The kinds of layers all of whose weights are taken to matter."""
+
+
 @dataclass(eq=False)
 class Matrix:
     """A weight, with its bias as a last column, as matrices (out, in), one for each group.
@@ -179,7 +183,7 @@ class HessianRange:
                 continue
             own = {i for i in (call.weight, call.bias) if i is not None}
             self._used |= own
-            if call.kind == "normalisation" or call.weight is None:
+            if call.kind in WHOLE or call.weight is None:
                 self._other |= own
                 continue
             self._uses[call.weight].add(call.bias)
