@@ -231,13 +231,18 @@ def test_a_deep_model_has_brackets_by_the_dual():
         hs.brackets(model, data, nn.MSELoss(), steps=2)
 
 
-def test_refining_finds_the_largest_eigenvalues_to_rounding():
+@pytest.mark.parametrize(("which", "top", "bottom"), [("LA", 5, 0), ("SA", 0, 5), ("BE", 3, 2)])
+def test_refining_finds_eigenvalues_at_either_end_to_rounding(which, top, bottom):
     model, data = network()
     values, noise = eigenvalues_and_noise(dense(model, data, nn.MSELoss()))
-    found = hs.brackets(model, data, nn.MSELoss()).refine(5)
+    before = hs.brackets(model, data, nn.MSELoss())
+    found = before.refine(5, which)
     require_contained(found, values, noise)
-    assert (found.width[:5] < 1e-11 * values[0]).all()
-    assert found.width[6] > 1e-12
+    narrow = found.width < 1e-11 * values[0]
+    assert narrow[:top].all()
+    assert narrow[len(found) - bottom :].all()
+    assert found.width[top : len(found) - bottom].max() > 1e-12
+    assert (found.width <= before.width).all()
 
 
 def test_brackets_are_saved_compared_pickled_and_drawn(tmp_path):
@@ -320,6 +325,8 @@ def test_bad_input_gets_a_sentence():
         found.eigenvalue(len(found))
     with pytest.raises(ValueError, match="k must be an integer"):
         found.refine(0)
+    with pytest.raises(ValueError, match=r"which must be .* got 'LM'"):
+        found.refine(1, "LM")
 
 
 def test_a_loss_that_is_convex_but_for_little_is_refused():

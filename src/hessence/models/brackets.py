@@ -66,7 +66,7 @@ def brackets(
     Brackets
         With ``lower``, ``upper``, ``sharpness``, ``share(x)`` and ``zeros``; of two layers also the
         exact integers ``count(a, b)``, ``histogram(edges)`` and ``inertia()``, and
-        ``eigenvalue(i)`` and ``refine(k)`` find any eigenvalue to rounding.
+        ``eigenvalue(i)`` and ``refine(k, which)`` find any eigenvalue to rounding.
 
     Raises
     ------

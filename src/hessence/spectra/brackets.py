@@ -180,12 +180,25 @@ class Brackets(Saved, kind="brackets"):
         low, high = find(slicer, place, float(self.lower[place]), float(self.upper[place]))
         return float(low), float(high)
 
-    def refine(self, k: int) -> Brackets:
-        """Return brackets in which the k largest eigenvalues are known to rounding."""
+    def refine(self, k: int, which: str = "LA") -> Brackets:
+        """Return brackets in which k eigenvalues are known to rounding.
+
+        Parameters
+        ----------
+        k : int
+            How many.
+        which : {"LA", "SA", "BE"}
+            The largest, the smallest, or half of them from either end. Any other is
+            ``eigenvalue(i)``.
+        """
         require_int("k", k, 1, len(self))
+        shares = {"LA": k, "SA": 0, "BE": (k + 1) // 2}
+        if which not in shares:
+            raise ValueError(f'which must be "LA", "SA" or "BE", got {which!r}.')
+        top = shares[which]
         slicer = self._counting()
         lower, upper = self.lower.copy(), self.upper.copy()
-        for i in range(k):
+        for i in (*range(top), *range(len(self) - (k - top), len(self))):
             lower[i], upper[i] = self.eigenvalue(i)
         lower = np.maximum.accumulate(lower[::-1])[::-1]
         upper = np.minimum.accumulate(upper)
