@@ -185,8 +185,8 @@ CLAIMS = (
         "000-sink-steps", "000 §3.3, Fig 2c and 9",
         "the larger the sink, the smaller the bulk",
         _sunk_bulk_steps,
-        revised="first asked of all sinks, which fails; the share of 95 % was found from 1200 "
-        "networks, in which the bulk grew for the last time at 90 %",
+        revised="the statement is about all sinks; the share of 95 % was found from 1200 networks, "
+        "in which the bulk grew for the last time at 90 %",
     ),
     Claim(
         "000-sink-sharpness", "000 §3.3, Fig 2c",
