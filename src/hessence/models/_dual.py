@@ -250,6 +250,7 @@ class Dual:
             if not compared and float(part.norm()):
                 product = type(self._G)(self._G.problem, self._G._graphs, chosen) @ v
                 self._require_small(v.mT @ product - part.mT @ part, part.mT @ part)
+                self._G.release()  # graphs hold a gradient of all parameters each
                 compared = True
         self._require_small(rest, whole)
 
