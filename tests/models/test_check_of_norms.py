@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import hessence as hs
-from hessence.models.checks import unit_vectors
+from hessence.models.checks import ROUGH, unit_vectors
 
 
 class Bent(nn.Module):
@@ -69,7 +69,8 @@ def test_a_mistake_is_found_wherever_it_shows(seed):
     size = min(float(image.norm()), float((wrong @ v - image).norm()))
     if size > 0.1 * float((wrong @ v).norm()) and right.rounding() < 1e-5 * size:
         found = wrong.check()
-        assert not found.passed, (found, seed)
+        # Where differences are off by more than this, it says that it cannot tell.
+        assert not found.passed or found.uncertainty > ROUGH, (found, seed)
 
 
 @pytest.mark.parametrize("size", [1e-5, 1e-6, 1e-8])
