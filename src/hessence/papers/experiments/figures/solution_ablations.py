@@ -133,7 +133,7 @@ def tanh_sharpness(layers: list[Any], x: Any, y: Any) -> float:
 
 
 def draw(settings: Settings, records: list[Record], figure: Any) -> None:
-    """On raw inputs sharpness is far above the formula; on white ones it keeps near, by the start.
+    """Sharpness is far above the formula on raw inputs; on white ones the start decides how close.
 
     One row for each data set, one column for each assumption that is dropped.
     """
