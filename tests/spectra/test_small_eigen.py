@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import hessence as hs
 from hessence.spectra.small_eigen import eigensystem, eigenvalues
 from tests.oracle import exact_eigenvalues
 
@@ -121,3 +122,16 @@ def test_derivatives_of_eigenvalues_are_the_projectors(k):
 
 def symmetric_tensor(a):
     return (a + a.T) / 2
+
+
+def test_a_hessian_that_overflows_is_refused_in_a_sentence():
+    W = [np.full((4, 4), 1e10, np.float32)] * 3
+    x = np.eye(4, dtype=np.float32)
+    with (
+        np.errstate(all="ignore"),
+        pytest.raises(ValueError, match=r"overflows float32: .* float64"),
+    ):
+        hs.DeepLinear(W).hessian(x, x).spectrum()
+    for solve in (eigenvalues, eigensystem):
+        with pytest.raises(ValueError, match=r"overflows float64: .* down\.$"):
+            solve(np.full((4, 4), np.inf))

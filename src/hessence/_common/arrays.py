@@ -60,7 +60,7 @@ def floating(reference: tuple[str, Array] | None = None, /, **arguments: Any) ->
         if 0 in array.shape:
             raise ValueError(f"{name} is empty: its shape is {tuple(array.shape)}.")
         arrays[name] = xp.astype(array, dtype, copy=False)
-        if not _is_finite(arrays[name]):
+        if not is_finite(arrays[name]):
             raise ValueError(f"{name} contains NaN or infinity.")
     return (xp, *arrays.values())
 
@@ -94,16 +94,17 @@ def require_same_shape(**arguments: Array) -> None:
 
 
 class NotFiniteError(ValueError):
-    """A product has NaN or infinity in it."""
+    """A product or a Hessian has NaN or infinity in it."""
 
 
 def require_finite(image: Array, hint: str) -> None:
     """Refuse a product H @ v with NaN or infinity in it; the hint says where to look."""
-    if not _is_finite(image):
+    if not is_finite(image):
         raise NotFiniteError(f"H @ v contains NaN or infinity; {hint}.")
 
 
-def _is_finite(array: Array) -> bool:
+def is_finite(array: Array) -> bool:
+    """Tell whether all entries are finite."""
     # A finite sum proves every entry finite, in one pass; an overflow of the sum proves nothing.
     xp = api.array_namespace(array)
     with np.errstate(over="ignore", invalid="ignore"):

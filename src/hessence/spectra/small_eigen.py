@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, constant, identity, nonzero, requires_gradient
+from hessence._common.arrays import (
+    Array,
+    NotFiniteError,
+    constant,
+    dtype_name,
+    identity,
+    is_finite,
+    nonzero,
+    requires_gradient,
+)
 from hessence.spectra.frames import Frame
 
 
@@ -33,6 +42,7 @@ def eigenvalues(matrix: Array) -> Array:
         case 3:
             return _eigensystem3(matrix)[0]
         case _:
+            require_no_overflow(matrix)
             return xp.flip(xp.linalg.eigvalsh(matrix), axis=-1)
 
 
@@ -57,8 +67,19 @@ def eigensystem(matrix: Array) -> tuple[Array, Array]:
         case 3:
             return _eigensystem3(matrix)
         case _:
+            require_no_overflow(matrix)
             values, vectors = xp.linalg.eigh(matrix)
             return xp.flip(values, axis=-1), xp.flip(vectors, axis=-1)
+
+
+def require_no_overflow(hessian: Array) -> None:
+    """Refuse entries or eigenvalues of a Hessian that are NaN or infinite."""
+    if not is_finite(hessian):
+        kind = dtype_name(hessian)
+        remedy = ", or take float64" if kind == "float32" else ""
+        raise NotFiniteError(
+            f"the Hessian overflows {kind}: scale weights, inputs or targets down{remedy}."
+        )
 
 
 def _entries2(matrix: Array) -> tuple[Array, Array, Array]:

@@ -19,6 +19,7 @@ from hessence.krylov.request import Outcome
 from hessence.spectra.certificate import Certificate, certify
 from hessence.spectra.differences import GradientDifferences
 from hessence.spectra.result import SpectralResult, expanded, largest_magnitude, table
+from hessence.spectra.small_eigen import require_no_overflow
 from hessence.spectra.subspaces import Eigenspace, Subspaces
 
 
@@ -98,6 +99,7 @@ class Spectrum(SpectralResult, kind="spectrum"):
         if values.ndim > 1:
             order = np.arange(int(values.shape[-1]))
         else:
+            require_no_overflow(values)
             order, present = np.argsort(-to_numpy(values), stable=True), to_numpy(counts)
             if not 0 < present.min() == present.max():
                 order = order[present[order] > 0]

@@ -287,8 +287,9 @@ class LinearProducts(Hessian):
 
 
 def spectral_norm(matrix: Array) -> float:
-    """Return the largest singular value."""
-    return float(np.linalg.norm(to_numpy(matrix), 2))
+    """Return the largest singular value, infinity where entries have overflowed."""
+    own = to_numpy(matrix)
+    return float(np.linalg.norm(own, 2)) if np.isfinite(own).all() else float("inf")
 
 
 def frobenius_norm(matrix: Array) -> float:
