@@ -65,21 +65,22 @@ def exact_spectrum(H: ModelHessian) -> Spectrum:
 def _defect(H: ModelHessian, found: Spectrum) -> float:
     """Return how far the spectrum is from products with H, relative.
 
-    Two random vectors have a part in every family of invariant subspaces; two more are eigenvectors
-    at the ends. A random vector meets little of a few large eigenvalues, so its image is the scale
-    of its error.
+    A random vector has a part in every family of invariant subspaces, in two members where there
+    are several; two more are eigenvectors at the ends. A random vector meets little of a few large
+    eigenvalues, so its image is the scale of its error.
     """
     if len(found) != H.shape[0]:
         return float("inf")
     rng = np.random.default_rng(0)
     families = [family for family in found.families if family.multiplicity]
-    drawn = [[family.sample(rng) for family in families] for _ in range(2)]
-    sums = [[sum(part) for part in zip(*own, strict=True)] for own in drawn]
+    twice = [family for family in families if family.members is not None]
+    drawn = [family.sample(rng) for family in (*families, *twice)]
     ends = [(space.vectors(1), space.value) for space in (found.space(0), found.space(-1))]
-    vectors, expected = zip(*sums, *((z, value * z) for z, value in ends), strict=True)
+    random = tuple(sum(part) for part in zip(*drawn, strict=True))
+    vectors, expected = zip(random, *((z, value * z) for z, value in ends), strict=True)
     images = H @ torch.cat(vectors, dim=1)
     gaps = (images - torch.cat(expected, dim=1)).norm(dim=0)
-    scales = torch.cat([images[:, :2].norm(dim=0), found.values.abs().max().expand(2)])
+    scales = torch.cat([images[:, :1].norm(dim=0), found.values.abs().max().expand(2)])
     return float((gaps / torch.where(scales > 0, scales, 1.0)).max())
 
 
