@@ -90,6 +90,56 @@ class Coupled(nn.Module):
         return self.b(h - h.mean(0))
 
 
+class InGroups(nn.Module):
+    """A kernel that convolves all channels together, and in two groups."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel, self.last = nn.Parameter(torch.randn(4, 3, 2)), nn.Linear(8, 2)
+
+    def forward(self, x):
+        both = F.conv1d(x, self.kernel), F.conv1d(torch.cat([x, x * x], 1), self.kernel, groups=2)
+        return self.last(torch.tanh(torch.cat(both, 1)).mean(2))
+
+
+class Aside(nn.Module):
+    """Calls a layer for nothing, and another without gradients; uses both weights as matrices."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        self.a(x)
+        h = torch.tanh(x @ self.a.weight.T)
+        with torch.no_grad():
+            self.b(h)
+        return h @ self.b.weight.T
+
+
+class Vector(nn.Module):
+    """The weight of the last layer is a vector."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 5), nn.Parameter(torch.randn(5))
+
+    def forward(self, x):
+        return F.linear(torch.tanh(self.first(x)), self.last)
+
+
+def in_groups():
+    return Problem(InGroups(), numbers(4, 3, 5), numbers(4, 2), nn.MSELoss())
+
+
+def aside():
+    return Problem(Aside(), numbers(4, 3), numbers(4, 2), nn.MSELoss())
+
+
+def vector():
+    return Problem(Vector(), numbers(4, 3), numbers(4), nn.MSELoss())
+
+
 def tied():
     return Problem(Tied(), torch.randint(6, (4, 3)), torch.randint(6, (4,)), nn.CrossEntropyLoss())
 
@@ -159,7 +209,7 @@ def flat_inputs():
 
 CASES = {f.__name__: f for f in (
     tied, words, twice, time_first, flattened, coupled, one_sample, unused_inputs, zero_weights,
-    all_zero, zero_residual, flat_inputs,
+    all_zero, zero_residual, flat_inputs, in_groups, aside, vector,
 )}  # fmt: skip
 CASES |= {
     "conv1d": convolutional(nn.Conv1d, 3, 3),

@@ -103,6 +103,32 @@ def test_batches_whose_samples_differ_in_length(samples, seeded):
     assert_same(hs.ggn(model, batches, nn.MSELoss()).kernel(), J @ J.T, 1e-14)
 
 
+@pytest.mark.parametrize("shapes", [[(1, 4), (4, 4)], [(3, 1), (3, 4)], [(1, 5), (2, 4), (1, 4)]])
+def test_batches_that_do_not_tell_where_samples_are(shapes):
+    # In the first batch, time first and samples first are the same.
+    model = case("time_first").model
+    batches = [(numbers(*shape, 2), numbers(*shape, 2)) for shape in shapes]
+    predictions = torch.cat([model(x).flatten() for x, _ in batches])
+    J = jacobian(predictions, list(model.parameters()))
+    assert_same(hs.ggn(model, batches, nn.MSELoss()).kernel(), J @ J.T, 1e-14)
+
+
+def test_samples_whose_prediction_is_a_constant():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(numbers(3, 2))
+
+        def forward(self, x):
+            return x @ self.w if x.sum() > 0 else x[:, :2]
+
+    model, x = Gated(), torch.eye(3).double()
+    x[1] *= -1
+    G = hs.ggn(model, [(row[None], numbers(1, 2)) for row in x], nn.MSELoss())
+    shown = torch.tensor([1.0, 1, 0, 0, 1, 1]).double()
+    assert_same(G.kernel(), torch.diag(shown), 1e-14)
+
+
 def test_a_kernel_that_does_not_fit(monkeypatch):
     made = case("twice")
     G = hs.ggn(made.model, made.data, made.loss)

@@ -64,7 +64,7 @@ class Rows:
         kept = problem.batches.kept
         assert kept is not None
         batches = [inputs for inputs, _ in kept]
-        self._alone = self._apart and not self._is_sample_first(batches[0])
+        self._alone = self._apart and not self._are_samples_first(batches)
         self._survey = Survey(self._leaves, chosen)
         self.samples = [len(inputs) if self._apart else 1 for inputs in batches]
         self.predictions: list[Tensor] = []
@@ -151,13 +151,16 @@ class Rows:
         each = max(two - one, 1.0) + sum(map(_backward_bytes, calls))
         return max(1, int(CHUNK_BYTES / 4 / each))
 
-    def _is_sample_first(self, inputs: Tensor) -> bool:
+    def _are_samples_first(self, batches: Sequence[Tensor]) -> bool:
         """Whether the first dimension of all that layers take counts samples.
 
-        What they take of a sample on its own must be what they take of it among others.
+        One batch of every shape is asked; a sample alone tells nothing.
         """
-        if len(inputs) < 2:
-            return True
+        several = {inputs.shape[1:]: inputs for inputs in batches if len(inputs) > 1}
+        return all(map(self._is_sample_first, several.values()))
+
+    def _is_sample_first(self, inputs: Tensor) -> bool:
+        """Whether layers take of a sample on its own what they take of it among others."""
         try:
             both, alone = (
                 [taken(call, len(x)) for call in watched(self._copy, predict, x)[1]]

@@ -69,7 +69,7 @@ class Survey:
         self._leaves, self._chosen = leaves, frozenset(chosen)
         self._used_otherwise: set[int] = set()
         self._kinds: dict[int, set[str]] = defaultdict(set)
-        self._extents: dict[int, tuple[int, int, int]] = {}
+        self._extents: dict[int, set[tuple[int, int, int]]] = defaultdict(set)
         self._positions: dict[int, int] = defaultdict(int)
         self._taken: dict[int, float] = defaultdict(float)
 
@@ -84,7 +84,7 @@ class Survey:
                 continue
             self._kinds[call.weight].add(call.kind)
             if call.kind != "normalisation":
-                self._extents[call.weight] = extent(call)
+                self._extents[call.weight].add(extent(call))
                 positions[call.weight] += positions_of(call, samples)
                 self._taken[call.weight] += call.taken.numel()
         for leaf, count in positions.items():
@@ -94,7 +94,7 @@ class Survey:
     def others(self) -> frozenset[int]:
         """Parameters that no layer has to itself, or layers whose rows are not alike."""
         return self._chosen & (
-            self._used_otherwise | {i for i, kinds in self._kinds.items() if not _alike(kinds)}
+            self._used_otherwise | {i for i in self._kinds if not self._is_alike(i)}
         )
 
     def wholes(self, samples: int, rows: int) -> list[Whole]:
@@ -105,13 +105,19 @@ class Survey:
         used = sorted(self._kinds.keys() & self._chosen - self.others, reverse=True)
         return [self._whole(leaf, samples, rows) for leaf in used]
 
+    def _is_alike(self, leaf: int) -> bool:
+        """Whether the rows of all layers that use a parameter are of the same form."""
+        forms = {"linear": "matrix", "embedding": "matrix", "normalisation": "vector"}
+        groups = {count for count, *_ in self._extents.get(leaf, ())}
+        return len({forms.get(kind, kind) for kind in self._kinds[leaf]}) == 1 >= len(groups)
+
     def _whole(self, leaf: int, samples: int, rows: int) -> Whole:
         weight, kinds = self._leaves[leaf], self._kinds[leaf]
         if leaf not in self._extents:
             return Whole(leaf, weight.numel(), 1)
         if kinds == {"linear", "embedding"}:
             return Whole(leaf, len(weight), weight[0].numel())
-        (groups, made, taken), S = self._extents[leaf], self._positions[leaf]
+        ((groups, made, taken),), S = self._extents[leaf], self._positions[leaf]
         if kinds == {"embedding"}:
             taken = min(taken, samples * S)
         size = Extent(samples, rows, S, groups, made, taken)
@@ -147,9 +153,3 @@ def lots(wholes: Sequence[Whole], rows: int, room: float) -> Iterator[list[Part]
             low = high
     if lot:
         yield lot
-
-
-def _alike(kinds: set[str]) -> bool:
-    """Whether the rows of all layers that use a parameter are of the same form."""
-    forms = {"linear": "matrix", "embedding": "matrix", "normalisation": "vector"}
-    return len({forms.get(kind, kind) for kind in kinds}) == 1

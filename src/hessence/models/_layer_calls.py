@@ -72,7 +72,6 @@ def watched(
 
 def used_otherwise(result: Tensor, leaves: Sequence[Tensor], calls: Sequence[Call]) -> list[int]:
     """Return which leaves a result depends on by more than the calls."""
-    known = Counter(i for call in calls for i in (call.weight, call.bias) if i is not None)
     edges = (
         {id(result): 1}
         if result.grad_fn is None
@@ -82,6 +81,9 @@ def used_otherwise(result: Tensor, leaves: Sequence[Tensor], calls: Sequence[Cal
             if hasattr(node, "variable")
         }
     )
+    # A call whose result is detached or not used has no edges.
+    reached = [call for call in calls if id(call.shift) in edges]
+    known = Counter(i for call in reached for i in (call.weight, call.bias) if i is not None)
     return [i for i, leaf in enumerate(leaves) if edges.get(id(leaf), 0) > known[i]]
 
 
@@ -103,7 +105,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
         options = dict(zip(names, args, strict=False)) | named
         weight, bias = (self._places.get(id(options.get(name))) for name in ("weight", "bias"))
         made = func(*args, **named)
-        if (weight is None and bias is None) or _unknown(options):
+        if (weight is None and bias is None) or _unknown(kind, options):
             return made
         taken = options.pop("input")
         moves = taken.requires_grad
@@ -116,8 +118,13 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
         return made + shift
 
 
-def _unknown(options: Mapping[str, Any]) -> bool:
-    """Whether a layer does more than its formula: normalises over the batch, or rescales words."""
+def _unknown(kind: str, options: Mapping[str, Any]) -> bool:
+    """Whether a layer has another formula.
+
+    It may normalise over the batch, rescale words, or make one number of each vector.
+    """
+    if kind == "linear" and options["weight"].ndim == 1:
+        return True
     return bool(options.get("training")) or options.get("max_norm") is not None
 
 

@@ -190,7 +190,10 @@ class Reader:
             for i, alone in enumerate(
                 piece.inputs.split(1) if piece.samples > 1 else [piece.inputs]
             ):
-                for k, output in enumerate(self._copy.run(predict, alone).reshape(-1)):
+                prediction = self._copy.run(predict, alone)
+                if not prediction.requires_grad:
+                    continue
+                for k, output in enumerate(prediction.reshape(-1)):
                     gradients = torch.autograd.grad(
                         output, leaves, retain_graph=True, materialize_grads=True
                     )
