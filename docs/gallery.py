@@ -79,7 +79,9 @@ def main(folders: Sequence[Path], home: Path = HOME, record: Path = FILE) -> Non
         run = run_of(result)
         for name, content in result.pictures.items():
             (pictures / file_name(run, name)).write_bytes(small(content))
-    shown = {file_name(run, name) for run in runs for name in run.captions}
+    shown = {
+        file_name(run, name) for run in runs if not outdone(run, runs) for name in run.captions
+    }
     for path in pictures.iterdir():
         if path.name not in shown:
             path.unlink()
@@ -98,11 +100,24 @@ def gallery(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
         shows = experiment.shows[:1].upper() + experiment.shows[1:]
         parts += [f"## {experiment.title}", f"{shows} ({', '.join(experiment.figures)})."]
         for run in runs:
-            parts += shown_run(run, judged) if run.experiment == name else []
+            parts += shown_run(run, runs, judged) if run.experiment == name else []
     return [*parts, mistakes(judged)]
 
 
-def shown_run(run: Run, judged: dict[str, Judgement]) -> list[str]:
+def outdone(run: Run, runs: Sequence[Run]) -> bool:
+    """Whether a larger run on the same data draws the same pictures."""
+    presets = all_experiments()[run.experiment].presets
+    data = {name: getattr(settings, "data", None) for name, settings in presets.items()}
+    return any(
+        other.experiment == run.experiment
+        and PRESETS.index(other.preset) > PRESETS.index(run.preset)
+        and not (other.changed or run.changed)
+        and data[other.preset] == data[run.preset]
+        for other in runs
+    )
+
+
+def shown_run(run: Run, runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
     """Return one run's pictures, and what it says about the papers' statements."""
     words = [finding.word for finding in run.findings]
     partly = sum(word.startswith("holds if") for word in words)
@@ -114,9 +129,10 @@ def shown_run(run: Run, judged: dict[str, Judgement]) -> list[str]:
         rows.append((says, where, finding.word, numbers(finding), overall))
     heads = ("what the papers say", "where", "this run", "what came out", "verdict")
     shown = [(caption, file_name(run, name)) for name, caption in run.captions.items()]
+    pictures = [f"![{caption}](gallery/{file})\n\n*{caption}*" for caption, file in shown]
     return [
         f"```sh\n{run.command}\n```",
-        *(f"![{caption}](gallery/{file})\n\n*{caption}*" for caption, file in shown),
+        *(["Its pictures are those of the larger run below."] if outdone(run, runs) else pictures),
         f"Of {len(rows)} statements {words.count('holds')} hold in this run{conditional} "
         f"({run.preset}; {duration(run.seconds)} on {run.machine}, {run.date}).",
         f"<details><summary>What the papers say, and what came out</summary>\n\n"
