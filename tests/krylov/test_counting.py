@@ -94,15 +94,20 @@ def test_known_eigenvalues_are_counted_exactly():
     ("arguments", "message"),
     [
         (lambda d: d.share(np.nan), "x contains NaN"),
-        (lambda d: d.share(0.0, level=1), "level must be between 0 and 1, got 1"),
-        (lambda d: d.share(0.0, level="high"), "level must be between 0 and 1"),
+        (lambda d: d.share(0.0, level=1), "level must be a number between 0 and 1, got 1"),
+        (lambda d: d.share(0.0, level="high"), "level must be a number between 0 and 1, got str"),
         (lambda d: d.count(1.0, 1.0), "a must be less than b"),
         (lambda d: d.count(np.nan, 1.0), "a must be less than b"),
     ],
 )
 def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         arguments(hs.density(np.eye(9)))
+
+
+def test_a_level_may_be_numpys():
+    density = hs.density(np.diag(np.arange(30.0)), probes=2, steps=4)
+    assert density.share(3.3, level=np.asarray(0.5)) == density.share(3.3, level=0.5)
 
 
 def test_a_second_number_is_no_level():

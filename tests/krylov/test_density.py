@@ -278,7 +278,7 @@ def test_any_spectrum_at_any_scale(data):
         ({"grid": [[0.0]]}, ValueError, "grid must have one dimension"),
         ({"grid": [np.nan]}, ValueError, "grid contains NaN"),
         ({"memory": -1}, ValueError, "memory must be a number of bytes that is not negative"),
-        ({"memory": "1 GB"}, ValueError, "memory must be a number of bytes"),
+        ({"memory": "1 GB"}, TypeError, "memory must be a number of bytes"),
     ],
 )
 def test_bad_arguments(arguments, error, message):

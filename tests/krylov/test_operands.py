@@ -104,6 +104,8 @@ def test_the_table_tells_what_was_found():
         ({"tol": -1.0}, "tol must be"),
         ({"tol": float("nan")}, "tol must be"),
         ({"tol": "small"}, "tol must be"),
+        ({"tol": np.True_}, "tol must be .* got bool"),
+        ({"tol": np.str_("0.1")}, "tol must be .* got str_"),
         ({"v0": np.ones(99)}, r"v0 must have shape \(100,\) or \(100, b\) with b ≤ n, got \(99,\)"),
         ({"v0": np.ones((2, 100))}, "v0 must have shape"),
         ({"v0": np.full(100, np.nan)}, "v0 contains NaN"),
@@ -114,7 +116,7 @@ def test_the_table_tells_what_was_found():
     ],
 )
 def test_bad_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         eigenpairs(H, **arguments)
 
 

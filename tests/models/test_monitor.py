@@ -227,7 +227,8 @@ def test_some_parameters_only():
         ({"k": 1.0}, "k must be an integer between 1 and 123, got 1.0."),
         ({"k": True}, "k must be an integer between 1 and 123, got True."),
         ({"tol": -1e-3}, "tol must be a number that is not negative, got -0.001."),
-        ({"tol": "1e-3"}, "tol must be a number that is not negative, got '1e-3'."),
+        ({"tol": "1e-3"}, "tol must be a number that is not negative, got str."),
+        ({"tol": True}, "tol must be a number that is not negative, got bool."),
         ({"tol": float("nan")}, "tol must be a number that is not negative, got nan."),
         ({"trace": -1}, "trace must be an integer of at least 0, got -1."),
         ({"trace": 2}, "trace must be 0 or at least 4 products, got 2."),
@@ -235,7 +236,7 @@ def test_some_parameters_only():
         ({"remember": 0.5}, "remember must be an integer of at least 0, got 0.5."),
         ({"rng": -1}, "rng must be an integer of at least 0, got -1."),
         ({"lr": 0}, "lr must be a positive number, got 0."),
-        ({"lr": "0.1"}, "lr must be a positive number, got '0.1'."),
+        ({"lr": "0.1"}, "lr must be a positive number, got str."),
         ({"path": "run.npz"}, "path must name a JSON file, got 'run.npz'."),
         ({"path": "no/such/folder/run.json"}, "path must name a file in a folder that exists, "
          "got 'no/such/folder/run.json'."),

@@ -42,8 +42,7 @@ def as_number(
     name: str, value: Any, wanted: str = "a number", holds: Callable[[float], bool] | None = None
 ) -> float:
     """Return a number as Python's; refuse NaN, and one for which a condition does not hold."""
-    real = isinstance(value, Real) or getattr(value, "ndim", None) == 0
-    if isinstance(value, bool) or not real:
+    if not _is_number(value):
         raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}.")
     number = float(value)
     if math.isnan(number) or not (holds is None or holds(number)):
@@ -51,15 +50,27 @@ def as_number(
     return number
 
 
+def _is_number(value: Any) -> bool:
+    """Whether it is a real number, or an array of one; texts and truth values are not."""
+    if getattr(value, "ndim", None) == 0:
+        return any(kind in str(value.dtype) for kind in ("int", "float"))
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def as_positive(name: str, value: Any) -> float:
     """Return a number that is positive and finite."""
     return as_number(name, value, "a positive number", lambda number: 0 < number < math.inf)
 
 
+def as_level(level: Any) -> float:
+    """Return a level of confidence."""
+    wanted = "a number between 0 and 1"
+    return as_number("level", level, wanted, lambda number: 0 < number < 1)
+
+
 def require_tolerance(tol: Any) -> None:
     """Refuse anything but a number that is not negative, nor infinite."""
-    if not (isinstance(tol, (int, float, np.floating)) and 0 <= tol < np.inf):
-        raise ValueError(f"tol must be a number that is not negative, got {tol!r}.")
+    as_number("tol", tol, "a number that is not negative", lambda number: 0 <= number < math.inf)
 
 
 def require_which(which: str) -> None:

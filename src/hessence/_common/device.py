@@ -6,12 +6,12 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import array_api_compat as api
 
+from hessence._common.arguments import as_number
 from hessence._common.arrays import Array
 
 FALLBACK = 2.0**31
@@ -38,9 +38,8 @@ def budget(memory: Any, reference: Array) -> float:
     """Return the number of bytes asked for, by default half of what is free on a device."""
     if memory is None:
         return available(reference) / 2
-    if isinstance(memory, bool) or not isinstance(memory, Real) or not float(memory) >= 0:
-        raise ValueError(f"memory must be a number of bytes that is not negative, got {memory!r}.")
-    return float(memory)
+    wanted = "a number of bytes that is not negative"
+    return as_number("memory", memory, wanted, lambda number: number >= 0)
 
 
 def vectors_within(memory: Any, size: int, reference: Array) -> int:

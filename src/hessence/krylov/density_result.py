@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hessence._common.arguments import as_positive
+from hessence._common.arguments import as_level, as_positive
 from hessence._common.arrays import Numbers, floating, to_double
 from hessence._common.files import Saved
 from hessence.krylov._counting import share_bounds
@@ -155,9 +155,7 @@ class Density(Saved, kind="density"):
         places = np.asarray(x, dtype=np.float64)
         if np.isnan(places).any():
             raise ValueError("x contains NaN.")
-        if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
-            raise ValueError(f"level must be between 0 and 1, got {level!r}.")
-        lower, upper = share_bounds(self._rules, places.ravel(), level)
+        lower, upper = share_bounds(self._rules, places.ravel(), as_level(level))
         if not places.ndim:
             return float(lower[0]), float(upper[0])
         return lower.reshape(places.shape), upper.reshape(places.shape)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hessence._common.arguments import Seed, require_int
+from hessence._common.arguments import Seed, as_level, require_int
 from hessence._common.arrays import to_numpy
 from hessence.krylov.density import density
 from hessence.models._dual import NoDual, dual_spectrum
@@ -62,8 +62,7 @@ def ceiling_share(size: int, steps: int, level: float) -> float:
     0.01
     """
     require_int("steps", steps, 1)
-    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
-        raise ValueError(f"level must be a number between 0 and 1, got {level!r}.")
+    level = as_level(level)
     epsilon = (math.log(1.648 * math.sqrt(size) / ((1 - level) / 2)) / (2 * steps - 1)) ** 2
     if epsilon >= 0.25:
         raise ValueError(

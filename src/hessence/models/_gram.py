@@ -1,10 +1,9 @@
 r"""The Gram matrix of a model's Jacobian, :math:`J J^\top`: the neural tangent kernel on the data.
 
-Its rows and columns are the outputs of the first sample, of the second, and so on. It is assembled
-parameter by parameter, or from parts of them. Linear layers, convolutions and embeddings have rows
-that are small Gram matrices' products (:mod:`hessence.models._outer_products`), or are written out
-in some columns at a time; so J is never stored. The model runs anew for each lot of parts that fits
-into memory.
+Its rows and columns are the outputs of the first sample, of the second, and so on. It is the sum of
+what each parameter, or a part of one, adds. For a linear layer, a convolution or an embedding that
+comes from small Gram matrices (:mod:`hessence.models._outer_products`), or from some columns of J
+at a time; so J is never stored. The model runs anew for each lot of parts that fits into memory.
 """
 
 from __future__ import annotations

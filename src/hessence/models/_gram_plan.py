@@ -92,7 +92,7 @@ class Survey:
 
     @property
     def others(self) -> frozenset[int]:
-        """Parameters that no layer has to itself, or layers whose rows are not alike."""
+        """Parameters that are used outside of layers, or by layers whose rows are not alike."""
         return self._chosen & (
             self._used_otherwise | {i for i in self._kinds if not self._is_alike(i)}
         )

@@ -1,7 +1,7 @@
 """Rows of a model's Jacobian, in some of its parameters at a time.
 
 One run of the model and a backward pass for each output give the factors of all samples at once.
-What they do not give is differentiated by row by row.
+Derivatives in parameters that no layer has are taken row by row.
 """
 
 from __future__ import annotations

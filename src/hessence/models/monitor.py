@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from hessence._common.arguments import Seed, require_int, require_tolerance, seed
+from hessence._common.arguments import Seed, as_positive, require_int, require_tolerance, seed
 from hessence._common.arrays import NotFiniteError
 from hessence._common.device import full_precision
 from hessence.krylov.trace import FEWEST, trace
@@ -265,8 +264,4 @@ def _nothing(k: int) -> Top:
 
 
 def _rate(lr: Any) -> float:
-    if lr is None:
-        return math.nan
-    if isinstance(lr, bool) or not isinstance(lr, Real) or not 0 < float(lr) < math.inf:
-        raise ValueError(f"lr must be a positive number, got {lr!r}.")
-    return float(lr)
+    return math.nan if lr is None else as_positive("lr", lr)
