@@ -39,8 +39,8 @@ class Finding:
     searched : str
         Which setting was searched for until the effect showed, if any.
     condition : str or None
-        On what it depends, if it holds on a condition and fails without: ``"D > 1"``. What does
-        not hold has none.
+        On what it holds, if without that it fails or is left open: ``"D > 1"``. What does not hold
+        has none.
     """
 
     id: str

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from hessence.papers.experiments import Finding
+from hessence.papers.experiments.figures.sharpness_depth import _on_products
+from hessence.papers.experiments.figures.sharpness_norms import _agreed
 from hessence.papers.experiments.shared.correlations import correlation
 from hessence.papers.experiments.shared.resampling import outlasting
 
@@ -41,8 +44,6 @@ def test_the_share_is_that_of_the_normal_theory():
         for s in (slice(i, None, 16) for i in range(16))
     ]
     z = np.mean(parts) / (np.std(parts, ddof=1) / 4)
-    from scipy.stats import norm
-
     assert abs(share - norm.cdf(z)) < 0.1
 
 
@@ -56,3 +57,47 @@ def test_networks_are_the_same_before_and_after():
     outlasting(judged, records_with(1.0))
     assert all(np.array_equal(before, after) for before, after in seen)
     assert not np.array_equal(seen[0][0], seen[1][0])
+
+
+def deep_records(kind, strength):
+    """Return networks of two layers whose sharpness follows one product this much."""
+    rng = np.random.default_rng(3)
+    common, *noise = rng.normal(size=(5, 60))
+    names = ("without W2", "without W1", "W1", "W2")
+    strengths = (strength, 1.0, 0.0, 0.0)
+    table = {
+        f"{n} spectral": s * common + e for n, s, e in zip(names, strengths, noise, strict=True)
+    }
+    table["sharpness"] = common
+    return {"parametrisation": kind, "depth": 2, "initial": table, "trained": table}
+
+
+@pytest.mark.parametrize(
+    ("standard", "mup", "word"),
+    [
+        (4.0, 4.0, "holds"),
+        (4.0, 0.0, "holds if the parametrisation is standard"),
+        (0.85, 4.0, "holds if the parametrisation is maximal update"),
+        (0.85, 0.0, "fails"),
+        (0.85, 0.85, "cannot tell"),
+    ],
+)
+def test_a_statement_about_all_parametrisations(standard, mup, word):
+    records = [deep_records("standard", standard), deep_records("mup", mup)]
+    assert _on_products("000-x", records).word == word
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "word"),
+    [
+        (True, True, "holds"),
+        (False, False, "fails"),
+        (True, False, "holds if the teacher's entries have variance 1/D"),
+        (False, True, "holds if the teacher's entries have variance 1"),
+        (None, True, "cannot tell"),
+        (False, None, "cannot tell"),
+    ],
+)
+def test_a_verdict_that_depends_on_the_teacher_says_so(first, second, word):
+    found = [Finding("000-x", holds, "numbers") for holds in (first, second)]
+    assert _agreed(*found, teachers=["scaled", "normal"]).word == word

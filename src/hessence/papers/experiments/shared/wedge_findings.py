@@ -104,7 +104,9 @@ def _from_above(settings: Any, records: list[Record]) -> Finding:
         "phase and whose descent is overdamped, η λ₁ < (1 − √μ)² at the end",
         searched="the scale of the wedge, which the papers do not tell: inputs up to 1 and "
         f"momentum {settings.momentum:g} are never overdamped, inputs up to {settings.small:g} are",
-        condition=None if min(others) > 0.5 else "descent is overdamped, η λ_max < (1 − √μ)²",
+        condition=None
+        if all(share > 0.5 for share in others)
+        else "descent is overdamped, η λ_max < (1 − √μ)²",
     )
 
 
