@@ -53,7 +53,7 @@ def kernel(G: Any) -> Tensor:
     Raises
     ------
     NoDual
-        If it does not fit into memory.
+        If it does not fit into memory, or automatic differentiation disagrees.
     """
     rows, reference = _rows(G), G.reference
     needed = float(rows.count) ** 2 * reference.itemsize
@@ -62,7 +62,19 @@ def kernel(G: Any) -> Tensor:
             f"there are {rows.count} predicted numbers, and the kernel of all of them would take "
             f"{needed / 1e9:.0f} GB."
         )
-    return rows.gram()
+    gram = rows.gram()
+    _require_squares(_lean(G), gram)
+    return gram
+
+
+def _require_squares(G: Any, gram: Tensor) -> None:
+    """Compare ⟨w, J Jᵀ w⟩, with a random w, with |Jᵀ w|² by automatic differentiation."""
+    w = _random_column(gram)
+    found = w.mT @ gram @ w
+    squares = torch.zeros_like(found)
+    for chosen in _some_at_a_time(G):
+        squares += Jacobian(G.problem, G._graphs, chosen).pull(w).square().sum()
+    _require_small(found - squares, squares)
 
 
 def dual_spectrum(G: Any) -> Spectrum:
@@ -80,8 +92,7 @@ def dual_spectrum(G: Any) -> Spectrum:
         )
     factors = _loss_factors(G, rows)
     gram = factors.between(rows.gram())
-    # All that the model computes again takes no more memory than a chunk of rows.
-    G = type(G)(G.problem, G._graphs.within(CHUNK_BYTES), G._chosen)
+    G = _lean(G)
     dual = Dual(G, gram, factors)
     dual.require_agreement()
     # What rounding does inside of the model is measured where errors are asked for.
@@ -237,8 +248,7 @@ class Dual:
         is their part of K w. Its squared norm is ⟨v, G v⟩, which is compared for the last of them
         that matter: L is the same for all.
         """
-        rng = np.random.default_rng(0)
-        w = torch.as_tensor(rng.normal(size=(len(self._gram), 1))).to(self._gram)
+        w = _random_column(self._gram)
         whole = self._gram @ w
         rest, compared = whole.clone(), False
         directions = self._factors.apply(w, transposed=False)
@@ -249,18 +259,10 @@ class Dual:
             rest -= part
             if not compared and float(part.norm()):
                 product = type(self._G)(self._G.problem, self._G._graphs, chosen) @ v
-                self._require_small(v.mT @ product - part.mT @ part, part.mT @ part)
+                _require_small(v.mT @ product - part.mT @ part, part.mT @ part)
                 self._G.release()  # graphs hold a gradient of all parameters each
                 compared = True
-        self._require_small(rest, whole)
-
-    def _require_small(self, difference: Tensor, of: Tensor) -> None:
-        gap = float(difference.norm()) / (float(of.norm()) or 1.0)
-        if not gap <= AGREEMENT[self._gram.dtype]:
-            raise NoDual(
-                "the Gram matrix of the Jacobian differs from automatic differentiation by "
-                f"{gap:.1e}, relative."
-            )
+        _require_small(rest, whole)
 
     @cached_property
     def _vectors(self) -> Tensor:
@@ -308,6 +310,25 @@ class Dual:
         # By the same products as eigenvectors one by one, which round alike.
         pulled = self._pull(self._vectors)
         return Complement(torch.linalg.qr(pulled / pulled.norm(dim=0))[0])
+
+
+def _lean(G: Any) -> Any:
+    """Return the same matrix, whose graphs take no more memory than a chunk of rows."""
+    return type(G)(G.problem, G._graphs.within(CHUNK_BYTES), G._chosen)
+
+
+def _random_column(gram: Tensor) -> Tensor:
+    normal = np.random.default_rng(0).normal(size=(len(gram), 1))
+    return torch.as_tensor(normal).to(gram)
+
+
+def _require_small(difference: Tensor, of: Tensor) -> None:
+    gap = float(difference.norm()) / (float(of.norm()) or 1.0)
+    if not gap <= AGREEMENT[of.dtype]:
+        raise NoDual(
+            "the Gram matrix of the Jacobian differs from automatic differentiation by "
+            f"{gap:.1e}, relative."
+        )
 
 
 def _some_at_a_time(G: Any) -> Iterator[list[int]]:
