@@ -113,6 +113,27 @@ def test_batches_that_do_not_tell_where_samples_are(shapes):
     assert_same(hs.ggn(model, batches, nn.MSELoss()).kernel(), J @ J.T, 1e-14)
 
 
+@pytest.mark.parametrize("hidden", [[(3, 0)], [(3, 0), (2, ...)], [(2, slice(3)), (3, 0)]])
+def test_layers_that_take_more_of_some_samples(hidden):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 3).double(), nn.Linear(3, 2).double()
+
+        def forward(self, x):
+            seen = x[..., 0] > 0
+            h = x.new_zeros(*x.shape[:-1], 3)
+            h[seen] = torch.tanh(self.a(x[seen]))
+            return self.b(h.sum(1))
+
+    model, x = Masked(), numbers(4, 5, 2)
+    x[..., 0] = x[..., 0].abs()
+    for sample, places in hidden:
+        x[sample, places, 0] *= -1
+    J = jacobian(model(x), list(model.parameters()))
+    assert_same(hs.ggn(model, (x, numbers(4, 2)), nn.MSELoss()).kernel(), J @ J.T, 1e-14)
+
+
 def test_samples_whose_prediction_is_a_constant():
     class Gated(nn.Module):
         def __init__(self):

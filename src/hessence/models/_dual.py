@@ -21,6 +21,7 @@ from hessence._common.arrays import NotFiniteError
 from hessence._common.device import available, budget
 from hessence.models._gram import CHUNK_BYTES, Rows
 from hessence.models._jacobian import Jacobian
+from hessence.models._layer_factors import MisfitError
 from hessence.models._loss_hessian import sample_blocks
 from hessence.models.criterion import PairCriterion
 from hessence.models.data import parallel
@@ -62,19 +63,7 @@ def kernel(G: Any) -> Tensor:
             f"there are {rows.count} predicted numbers, and the kernel of all of them would take "
             f"{needed / 1e9:.0f} GB."
         )
-    gram = rows.gram()
-    _require_squares(_lean(G), gram)
-    return gram
-
-
-def _require_squares(G: Any, gram: Tensor) -> None:
-    """Compare ⟨w, J Jᵀ w⟩, with a random w, with |Jᵀ w|² by automatic differentiation."""
-    w = _random_column(gram)
-    found = w.mT @ gram @ w
-    squares = torch.zeros_like(found)
-    for chosen in _some_at_a_time(G):
-        squares += Jacobian(G.problem, G._graphs, chosen).pull(w).square().sum()
-    _require_small(found - squares, squares)
+    return _gram(G, rows)
 
 
 def dual_spectrum(G: Any) -> Spectrum:
@@ -91,7 +80,7 @@ def dual_spectrum(G: Any) -> Spectrum:
             f"there are {rows.count} predicted numbers, and the dual is taken of at most {LARGEST}."
         )
     factors = _loss_factors(G, rows)
-    gram = factors.between(rows.gram())
+    gram = factors.between(_gram(G, rows))
     G = _lean(G)
     dual = Dual(G, gram, factors)
     dual.require_agreement()
@@ -111,6 +100,29 @@ def _rows(G: Any) -> Rows:
     rows = Rows(G.problem, G._chosen)
     _require_finite(G, rows.predictions, "the predictions contain")
     return rows
+
+
+def _gram(G: Any, rows: Rows) -> Tensor:
+    """Return the Gram matrix J Jᵀ, confirmed.
+
+    Layers may take more of some samples than of others; then it is found from one at a time.
+    """
+    try:
+        return _with_right_squares(G, rows.gram())
+    except (MisfitError, NoDual):
+        pass
+    return _with_right_squares(G, Rows(G.problem, G._chosen, alone=True).gram())
+
+
+def _with_right_squares(G: Any, gram: Tensor) -> Tensor:
+    """Compare ⟨w, J Jᵀ w⟩, with a random w, with |Jᵀ w|² by automatic differentiation."""
+    w, lean = _random_column(gram), _lean(G)
+    found = w.mT @ gram @ w
+    squares = torch.zeros_like(found)
+    for chosen in _some_at_a_time(G):
+        squares += Jacobian(G.problem, lean._graphs, chosen).pull(w).square().sum()
+    _require_small(found - squares, squares)
+    return gram
 
 
 def _require_finite(G: Any, tensors: list[Tensor], said: str) -> None:

@@ -46,6 +46,8 @@ class Rows:
         The model and the data, all of which are in memory.
     chosen : sequence of int
         Which parameters the Jacobian is in.
+    alone : bool
+        Whether the model must run on one sample at a time.
 
     Attributes
     ----------
@@ -57,13 +59,13 @@ class Rows:
         The number N of all rows.
     """
 
-    def __init__(self, problem: Problem, chosen: Sequence[int]) -> None:
+    def __init__(self, problem: Problem, chosen: Sequence[int], *, alone: bool = False) -> None:
         self._copy, self._apart = problem.copy, problem.apart
         self._leaves, self._memory = problem.copy.parameters.leaves, problem.memory
         kept = problem.batches.kept
         assert kept is not None
         batches = [inputs for inputs, _ in kept]
-        self._alone = self._apart and not self._are_samples_first(batches)
+        self._alone = self._apart and (alone or not self._are_samples_first(batches))
         self._survey = Survey(self._leaves, chosen)
         self.samples = [len(inputs) if self._apart else 1 for inputs in batches]
         self.predictions: list[Tensor] = []

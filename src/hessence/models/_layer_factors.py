@@ -67,8 +67,9 @@ class Use:
         """How many numbers are taken at each position."""
         if self.kind == "transposed convolution":
             return int(self.taken.shape[2]) // int(self.options.get("groups", 1))
-        last = self.options["weight"][0] if self.kind == "convolution" else self.taken[0, 0]
-        return int(last.numel())
+        if self.kind == "convolution":
+            return int(self.options["weight"][0].numel())
+        return 1 if self.kind == "embedding" else int(self.taken.shape[2])
 
     def positions(self) -> Tensor:
         """Return what was taken by groups, samples and positions (g, n, S, in); indices (n, S)."""
