@@ -77,6 +77,12 @@ def test_a_condition_counts_against_a_theorem_that_runs_do_not_meet():
     assert judgement.word == "holds if m ≥ 2"
 
 
+def test_a_condition_does_not_rule_out_a_failure_where_it_is_met():
+    claim = Claim("000-x", "000", "x", lambda: Verdict(True, "m ≥ 2", "seen"))
+    failing = Finding("000-x", False, "numbers", condition="m ≥ 2")
+    assert judge_claim(claim, [run_with("paper", failing)]).word == "fails"
+
+
 def test_of_two_runs_of_one_size_the_failing_one_decides():
     claim = Claim("000-x", "000", "x", None, measured=True)
     runs = [run_with("quick", finding("000-x", True)), run_with("quick", finding("000-x", False))]
@@ -89,7 +95,7 @@ def test_a_run_may_hold_on_a_condition_too():
     judgement = judge_claim(claim, [run_with("quick", found)])
     assert judgement.word == found.word == "holds if m ≥ 2"
     assert findings_table([found]).rows[0][2] == "holds if m ≥ 2"
-    assert Finding("000-x", False, "numbers", condition="m ≥ 2").condition is None
+    assert Finding("000-x", False, "numbers", condition="m ≥ 2").word == "fails"
 
 
 def test_a_fresh_run_takes_the_place_of_the_recorded_one():

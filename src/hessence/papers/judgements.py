@@ -83,7 +83,7 @@ class Judgement:
         if self.claim.measured:
             largest = max(SIZES.index(piece.size) for piece in told)
             told = [piece for piece in told if SIZES.index(piece.size) == largest]
-        # A condition says when a statement fails; without one, a failure counts more.
+        # A condition rules out failures elsewhere, but not one of the cases it admits.
         return min(told, key=lambda piece: (piece.condition is None, piece.holds))
 
     @property
@@ -99,7 +99,7 @@ class Judgement:
     @property
     def condition(self) -> str | None:
         """On what the statement depends, if it holds on a condition."""
-        return None if self.deciding is None else self.deciding.condition
+        return self.deciding.condition if self.deciding and self.holds else None
 
     @property
     def disagree(self) -> bool:

@@ -39,8 +39,7 @@ class Finding:
     searched : str
         Which setting was searched for until the effect showed, if any.
     condition : str or None
-        On what it holds, if without that it fails or is left open: ``"D > 1"``. What does not hold
-        has none.
+        On what it is judged, if without that it fails or is left open: ``"D > 1"``.
     """
 
     id: str
@@ -53,8 +52,6 @@ class Finding:
     def __post_init__(self) -> None:
         # Comparisons of NumPy numbers are not Python's bool, which JSON insists on.
         object.__setattr__(self, "holds", None if self.holds is None else bool(self.holds))
-        if not self.holds:
-            object.__setattr__(self, "condition", None)
 
     @property
     def word(self) -> str:
