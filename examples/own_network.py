@@ -86,7 +86,7 @@ class QuadraticHessian(Hessian):
             images += 2 * changes @ self.G
         return images.reshape(len(changes), -1).T
 
-    def spectrum(self):
+    def exact_spectrum(self):
         width, inputs = self.W.shape
         basis, rank = span(self.W)
         basis, complement = basis[:, :rank], Complement(basis[:, :rank])

@@ -7,9 +7,7 @@ same kind; its norm, taken with positive signs, bounds what rounding does to it.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import wraps
 from typing import Any, Literal, Self
 
 import array_api_compat as api
@@ -31,18 +29,18 @@ class Hessian(Operator):
     a dataclass with a field ``part``, which tells which of the three it is.
     """
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "spectrum" in vars(cls):
-            cls.spectrum = _without_arguments(cls.spectrum)  # type: ignore[method-assign]
-
     @abstractmethod
-    def spectrum(self) -> Spectrum:
+    def exact_spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors."""
 
-    def exact_spectrum(self) -> Spectrum:
-        """Return what ``spectrum`` returns: a theorem gives all of it."""
-        return self.spectrum()
+    def spectrum(self, *arguments: Any, **options: Any) -> Spectrum:
+        """Return all eigenvalues and eigenvectors; there are no arguments."""
+        if arguments or options:
+            raise ValueError(
+                "this spectrum is exact and whole, and takes no k or other arguments: ask for "
+                "H.spectrum(), or for H.top(k) if a few eigenvalues will do."
+            )
+        return self.exact_spectrum()
 
     @abstractmethod
     def trace(self) -> Array:
@@ -100,18 +98,3 @@ def positive_norm(operator: Operator) -> Any:
             closer = image / np.where(top == 0, 1.0, top) + 0.01 * ones
             d = like(np.where(np.isfinite(closer), closer, 1.0), reference)
     return bound
-
-
-def _without_arguments(spectrum: Callable[[Any], Spectrum]) -> Callable[..., Spectrum]:
-    """Return the method with a sentence for those who ask it for k eigenvalues."""
-
-    @wraps(spectrum)
-    def whole(self: Any, *arguments: Any, **options: Any) -> Spectrum:
-        if arguments or options:
-            raise ValueError(
-                "this spectrum is exact and whole, and takes no k or other arguments: ask for "
-                "H.spectrum(), or for H.top(k) if a few eigenvalues will do."
-            )
-        return spectrum(self)
-
-    return whole

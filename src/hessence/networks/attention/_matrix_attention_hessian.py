@@ -203,7 +203,7 @@ class MatrixAttentionHessian(Hessian):
         twin = self._twin.twin
         return replace(self, W_q=twin.W2, W_k=transpose(twin.W1))
 
-    def spectrum(self) -> Spectrum:
+    def exact_spectrum(self) -> Spectrum:
         twin, narrow, values = self._twin, self._narrow, math.prod(self.W_v.shape)
         size = values + twin.size
         if size > LARGEST_BLOCK:

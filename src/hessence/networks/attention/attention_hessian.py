@@ -187,7 +187,7 @@ class AttentionHessian(Hessian):
             xp.where(no_bulk, missing, ratio)[()],
         )
 
-    def spectrum(self) -> Spectrum:
+    def exact_spectrum(self) -> Spectrum:
         families = self._ggn_families() if self.part == "ggn" else self._families()
         return Spectrum(families, "closed form", operator=self)
 

@@ -70,7 +70,7 @@ class LinearHessian(LinearProducts):
             return False
         return self.functional_bound() <= share * self.ggn_bounds()[0]
 
-    def spectrum(self) -> Spectrum:
+    def exact_spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors, by the cheapest exact route that applies.
 
         The Gauss–Newton part, which is all there is at a solution, needs the d_0 d_L matrix at

@@ -214,7 +214,7 @@ class ReLUHessian(Hessian):
         """The Hessian of the network that is left, in its own weights."""
         return self._at(self.reduction.weights, self.reduction.cells)
 
-    def spectrum(self) -> Spectrum:
+    def exact_spectrum(self) -> Spectrum:
         """Return all eigenvalues and eigenvectors: those of the narrow network, and all others.
 
         Raises

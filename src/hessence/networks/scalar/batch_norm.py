@@ -224,7 +224,7 @@ class BatchNormHessian(Hessian):
             0.0 if self.part == "functional" else ggn
         )
 
-    def spectrum(self) -> Spectrum:
+    def exact_spectrum(self) -> Spectrum:
         found, m = self.core.spectrum(), int(self.signs.shape[-1])
 
         def flat(copies: Array) -> Array:

@@ -112,7 +112,7 @@ class Products(Hessian):
             self.numbers, int(self.w.shape[-1]), self.gradient, self._diagonal, self.derivatives
         )
 
-    def spectrum(self) -> Spectrum:
+    def exact_spectrum(self) -> Spectrum:
         method = "coupled block" if self.coupled and self.part != "functional" else "closed form"
         return Spectrum(self._families(), method, operator=self)
 

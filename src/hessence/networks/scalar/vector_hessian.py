@@ -106,7 +106,7 @@ class VectorHessian(Hessian):
         )  # fmt: skip
         return positive_norm(sizes)
 
-    def spectrum(self) -> Spectrum:
+    def exact_spectrum(self) -> Spectrum:
         closed, defect = Orthonormal(self), 0.0
         match self.part:
             case "functional":
