@@ -94,7 +94,8 @@ class Cauchy:
 
 def _log_one_plus_exp(z):
     """Spell log(1 + eᶻ) with accurate derivatives, which torch's softplus beyond 20 has not."""
-    above, below = torch.clamp(z, min=0), torch.clamp(z, max=0)
+    # Not torch.clamp, whose derivative at its ends depends on PyTorch's version.
+    above, below = torch.where(z >= 0, z, 0), torch.where(z >= 0, 0, z)
     large, small = above + torch.log1p(torch.exp(-above)), torch.log1p(torch.exp(below))
     return torch.where(z >= 0, large, small)
 

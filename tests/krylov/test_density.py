@@ -200,7 +200,8 @@ def test_an_operator_of_the_strict_array_standard():
     assert found == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # theirs, on import and in products
+# Theirs, on import and in products.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_operators_of_curvlinops():
     curvlinops = pytest.importorskip("curvlinops")
     torch.manual_seed(0)

@@ -13,12 +13,15 @@ from typing import Any, Literal, Self
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, like, nonzero, to_double, to_numpy
+from hessence._common.arrays import Array, epsilon, like, nonzero, to_double, to_numpy
 from hessence.spectra.operators import Operator
 from hessence.spectra.spectrum import Spectrum
 
 Part = Literal["hessian", "ggn", "functional"]
 """A Hessian, or one of the two parts that it is the sum of."""
+
+UPWARD = 100
+"""How many ε of itself a bound of rounding is raised by, for its own rounding."""
 
 
 class Hessian(Operator):
@@ -83,7 +86,8 @@ def positive_norm(operator: Operator) -> Any:
 
     It is at most the largest (A d)_i / d_i for any positive vector d (Collatz), and close to that
     if d is close to the leading eigenvector. Products that add up, with positive signs, all that
-    is added up in those of a Hessian bound what rounding does to it.
+    is added up in those of a Hessian bound what rounding does to it. The bound is rounded itself,
+    which a share of it makes up for.
     """
     reference, bound = operator.reference, np.asarray(np.inf)
     ones = np.ones((*operator.shape[:-1], 1))
@@ -97,4 +101,4 @@ def positive_norm(operator: Operator) -> Any:
             top = image.max(axis=(-2, -1), keepdims=True)
             closer = image / np.where(top == 0, 1.0, top) + 0.01 * ones
             d = like(np.where(np.isfinite(closer), closer, 1.0), reference)
-    return bound
+    return (1 + UPWARD * epsilon(reference)) * bound

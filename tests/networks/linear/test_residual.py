@@ -147,3 +147,21 @@ def test_errors_know_of_terms_that_cancel_in_what_is_learned():
     net = hs.DeepLinear([[[1e16]], [[-1.0]], [[26.5]]], residual=True)
     s = net.hessian([[1.0], [2.0]], [[0.0], [0.0]]).functional.spectrum()
     assert (np.abs(s.eigenvalues) <= s.errors).all()
+
+
+@pytest.mark.parametrize("loss", ["mse", "huber"])
+@pytest.mark.parametrize("large", [1.0, 1e9])
+def test_a_layer_that_undoes_its_input_forgets_large_layers_before_it(loss, large):
+    # (I + W) = 0 makes the prediction zero, however large what enters the layer.
+    rng = np.random.default_rng(2)
+    weights = [large * rng.normal(size=(2, 2)), large * rng.normal(size=(2, 2)), -np.eye(2)]
+    x = rng.normal(size=(6, 2))
+    net = hs.DeepLinear(weights, residual=True)
+    np.testing.assert_array_equal(net(x), 0 * x)
+    # At y = 0 only the last layer has second derivatives, those of a linear layer on P x.
+    s = net.hessian(x, 0 * x, loss).spectrum()
+    entering = deep(weights[:2], x)
+    truth = np.linalg.eigvalsh(entering.T @ entering / len(x))
+    np.testing.assert_allclose(s.eigenvalues[:4], np.repeat(truth, 2)[::-1], atol=1e-13 * truth[-1])
+    assert s.rank() == 4 or truth[0] < 1e-10 * truth[-1]
+    assert s.errors.max() < 1e-10 * truth[-1]

@@ -84,13 +84,23 @@ class DeepLinear(LinearNetwork):
     @property
     def learned(self) -> Array:
         """The product of the layers, less the identity with residual layers."""
+        return self._learned(self.weights, self.factors) if self.residual else super().learned
+
+    def learned_size(self) -> Array:
+        """Return the sum of the absolute values of all terms of what is learned."""
         if not self.residual:
-            return super().learned
-        xp = api.array_namespace(self.weights[0])
-        # (I + W)(I + M) − I, without the identity that would round off small M and W.
-        M = self.weights[0]
-        for w in self.weights[1:]:
-            M = M + (w + xp.matmul(w, M))
+            return super().learned_size()
+        return self._learned(*(tuple(map(abs, own)) for own in (self.weights, self.factors)))
+
+    @staticmethod
+    def _learned(weights: tuple[Array, ...], factors: tuple[Array, ...]) -> Array:
+        """Return (I + W)(I + M) − I, layer by layer, as (I + W) M + W.
+
+        No identity rounds off small M and W, and where I + W is small, large M do no harm.
+        """
+        xp, M = api.array_namespace(weights[0]), weights[0]
+        for w, factor in zip(weights[1:], factors[1:], strict=True):
+            M = xp.matmul(factor, M) + w
         return M
 
     @classmethod

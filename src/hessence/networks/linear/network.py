@@ -41,8 +41,7 @@ class Derivatives:
 
     def __call__(self, share: float) -> DerivativeErrors:
         """Return bounds for all entries, if it does a share of their terms to steps of products."""
-        weights = {name: abs(w) for name, w in self.net._weights.items()}
-        size = share * to_numpy(self.net._rebuild(weights).learned)
+        size = share * to_numpy(self.net.learned_size())
         return derivative_errors(self.objective, self.net.learned, size)
 
     def norms(self) -> DataSizes | None:
@@ -92,6 +91,10 @@ class LinearNetwork(Network):
     def learned(self) -> Array:
         """The rest of M, which changes as the product of the factors does."""
         return self.chain.product
+
+    def learned_size(self) -> Array:
+        """Return the sum of the absolute values of all terms of what is learned."""
+        return self._rebuild({name: abs(w) for name, w in self._weights.items()}).learned
 
     @property
     def product(self) -> Array:
