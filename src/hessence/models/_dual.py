@@ -120,7 +120,7 @@ def _with_right_squares(G: Any, gram: Tensor) -> Tensor:
     found = w.mT @ gram @ w
     squares = torch.zeros_like(found)
     for chosen in _some_at_a_time(G):
-        squares += Jacobian(G.problem, lean._graphs, chosen).pull(w).square().sum()
+        squares += Jacobian(G.problem, lean._graphs, chosen).pull(w).norm().square()
     _require_small(found - squares, squares)
     return gram
 
@@ -270,10 +270,13 @@ class Dual:
             part = self._factors.apply(jacobian.push(v), transposed=True)
             rest -= part
             if not compared and float(part.norm()):
-                product = type(self._G)(self._G.problem, self._G._graphs, chosen) @ v
+                # Graphs are not kept: each holds a gradient of all parameters.
+                graphs = self._G._graphs.within(0)
+                product = type(self._G)(self._G.problem, graphs, chosen) @ v
                 _require_small(v.mT @ product - part.mT @ part, part.mT @ part)
-                self._G.release()  # graphs hold a gradient of all parameters each
                 compared = True
+                del product
+            del v  # before the next is made
         _require_small(rest, whole)
 
     @cached_property

@@ -42,6 +42,8 @@ class Jacobian:
                 parts = pull_back([prediction], self._leaves, direction, batched=False)
                 for own, part in zip(self._parameters.split(image), parts, strict=True):
                     own += part
+                del parts, part  # before the next ones are made: each may be as long as the image
+            del prediction  # with its graph
         return found.mT
 
     def push(self, columns: Tensor) -> Tensor:
@@ -60,6 +62,7 @@ class Jacobian:
                 for row in columns.mT
             ]
             found.append(torch.stack(images, -1).flatten(0, -2))
+            del prediction, dummy, pulled  # before the next graph is recorded
         return torch.cat(found)
 
     @property
