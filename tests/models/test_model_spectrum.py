@@ -251,7 +251,7 @@ def test_an_estimate_holds_no_graphs_and_can_be_pickled(large):
     assert operators[0].kept_graphs == 0
     copied = pickle.loads(pickle.dumps(s))
     assert torch.equal(copied.eigenvectors, s.eigenvectors)
-    with pytest.raises(ValueError, match="density was not computed"):
+    with pytest.raises(ValueError, match="look at density once, then save"):
         _ = copied.density
     _ = s.density
     assert np.array_equal(pickle.loads(pickle.dumps(s)).density.values, s.density.values)

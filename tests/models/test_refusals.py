@@ -231,6 +231,7 @@ def test_targets_that_would_broadcast(loss, operator):
     (torch.tensor([0, 1, 2, 3]), "must hold class numbers from 0 to 2, got 3"),
     (torch.tensor([0, 1, -1, 2]), "must hold class numbers from 0 to 2, got -1"),
     (torch.tensor([[0], [1], [2], [0]]), r"\(n, 1\); class numbers have the prediction's shape"),
+    (torch.eye(4, 3, dtype=torch.int64), r"of one-hot targets give .* y.argmax\(1\)"),
     (torch.ones(4), r"must hold class numbers as integers.*, got float32 of shape \(4,\)"),
     (torch.ones(4, dtype=torch.int32), r"of type int64, got int32: use y.long\(\)"),
     (torch.tensor([0, 1]), "there are 4 predictions and 2 targets"),

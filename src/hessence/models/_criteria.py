@@ -326,6 +326,8 @@ def _misfit(prediction: Tensor, target: Tensor) -> str:
             f"{said}, but classes are dimension 1 of a prediction: give a loss such as "
             "lambda f, y: F.cross_entropy(f.flatten(0, 1), y.flatten())."
         )
+    if target.shape == prediction.shape:
+        return f"{said}; of one-hot targets give the class numbers, y.argmax(1)."
     return f"{said}; class numbers have the prediction's shape without dimension 1."
 
 

@@ -67,7 +67,7 @@ def spectrum(
         How many eigenvalues an estimate has, or all if there are fewer. None for all of them, of
         at most 16384 parameters.
     params : optional
-        Which parameters, see ``hs.hessian``. A choice has no exact spectrum.
+        Which parameters, see ``hs.hessian``. A choice can be exact by its range.
     method : {"exact", "estimate"}, optional
         Insist on one of the two.
     which, tol, rng : optional

@@ -153,7 +153,8 @@ class Estimate(SpectralResult, kind="estimate"):
         """The density of all eigenvalues with a band; computed when first asked for."""
         if self._density is None:
             raise ValueError(
-                "the density was not computed before the estimate was saved; compute it again."
+                "the density was not computed before the estimate was saved, and a file cannot "
+                "compute it: look at density once, then save."
             )
         if callable(self._density):
             self._density = self._density()

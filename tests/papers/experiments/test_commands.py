@@ -150,7 +150,9 @@ def test_a_run_that_is_stopped_while_writing_is_not_reported(tmp_path, capsys, m
     monkeypatch.setattr(outputs, "write_atomically", stop)
     assert main(arguments) == 130
     assert main(["report", str(tmp_path), "--no-claims"]) == 2
-    assert "there are no results in" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "there are no results in" in told
+    assert "reproduce --all --out" in told
 
 
 def test_a_report_without_a_picture(tmp_path, capsys):

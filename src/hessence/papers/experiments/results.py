@@ -67,7 +67,7 @@ def read_results(folder: Path) -> list[Result]:
             ) from error
     if not results:
         raise NothingToReportError(
-            f"there are no results in {folder}; hessence reproduce --out {folder} makes some."
+            f"there are no results in {folder}; hessence reproduce --all --out {folder} makes some."
         )
     return results
 
