@@ -134,8 +134,6 @@ class FeedForwardGraph(Graph):
         Whether to take the functional part too.
     """
 
-    takes_columns = False
-
     def __init__(
         self,
         chain: Chain,
@@ -174,7 +172,7 @@ class FeedForwardGraph(Graph):
         hessian = criterion.hessian(prediction, target)
         # With targets in double precision the loss is in double precision; products are not.
         self._loss_hessian: Callable[[Tensor], Tensor] = lambda u: (
-            hessian(u.reshape(prediction.shape)).reshape(signal.shape).to(signal.dtype)
+            hessian(u.reshape(*u.shape[:-2], *prediction.shape)).reshape(u.shape).to(signal.dtype)
         )
         gradient = criterion.gradient(prediction, target).reshape(signal.shape)
         self._go_back(derivatives_after, gradient)
@@ -196,8 +194,7 @@ class FeedForwardGraph(Graph):
     def multiply(
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False
     ) -> list[Tensor]:
-        """Multiply by a vector."""
-        assert not batched
+        """Multiply by a vector, or by several."""
         kind = self._layers[0].weight
         given = {i: part.to(kind.dtype) for i, part in zip(chosen, directions, strict=True)}
         with torch.no_grad():
@@ -237,17 +234,17 @@ class FeedForwardGraph(Graph):
                 pulled = pulled.addcmul_(layer.second, motion)
             entered = incoming[index]
             if layer.weight_place in given:
-                image = pulled.T @ layer.signal
+                image = pulled.mT @ layer.signal
                 if self._functional and entered is not None:
-                    image.addmm_(layer.delta.T, entered)
+                    image = _add_product(image, layer.delta.T, entered)
                 images[layer.weight_place] = image
             if layer.bias_place in given:
-                images[layer.bias_place] = pulled.sum(0)
+                images[layer.bias_place] = pulled.sum(-2)
             if len(images) == len(given):
                 break
             pulled = pulled @ layer.weight
             if self._functional and layer.weight_place in given:
-                pulled.addmm_(layer.delta, given[layer.weight_place])
+                pulled = _add_product(pulled, layer.delta, given[layer.weight_place])
         return images
 
 
@@ -268,11 +265,20 @@ class _Layer:
         shift = given.get(self.bias_place) if self.bias_place is not None else None
         turn = given.get(self.weight_place) if self.weight_place is not None else None
         if turn is not None:
-            out = torch.nn.functional.linear(self.signal, turn, shift)
-            return out if moving is None else out.addmm_(moving, self.weight.T)
-        if moving is not None:
-            return torch.nn.functional.linear(moving, self.weight, shift)
-        return None if shift is None else shift.expand(len(self.signal), -1)
+            out = self.signal @ turn.mT
+            out = out if moving is None else _add_product(out, moving, self.weight.T)
+        elif moving is not None:
+            out = moving @ self.weight.T
+        elif shift is not None:
+            return shift[..., None, :].expand(*shift.shape[:-1], len(self.signal), -1)
+        else:
+            return None
+        return out if shift is None else out.add_(shift[..., None, :])
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Add left @ right in place, and for a single product without another array."""
+    return total.addmm_(left, right) if total.ndim == 2 else total.add_(left @ right)
 
 
 def _activate(

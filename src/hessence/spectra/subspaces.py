@@ -192,9 +192,12 @@ class Subspaces:
         embed, reference = self.isometry(member), self.eigenvalues
         xp = api.array_namespace(reference)
         values = xp.reshape(reference, (-1, self.size))[member, :]
-        own = self._vectors if self.members is None else eigensystem(self._matrix(member))[1]
         weights = like(rng.normal(size=self.size), reference)
         copies = like(rng.normal(size=(int(self.multiplicity), 1)), reference)
+        if self.size == 1:
+            drawn = embed(weights, copies)
+            return drawn, values * drawn
+        own = self._vectors if self.members is None else eigensystem(self._matrix(member))[1]
         vector, image = (xp.matmul(own, w[:, None])[:, 0] for w in (weights, values * weights))
         return embed(vector, copies), embed(image, copies)
 
