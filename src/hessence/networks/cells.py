@@ -77,6 +77,8 @@ class CellReduction:
         self.weights, self.layers = dict(weights), list(layers)
         self._steps: list[Step] = []
         self._room = MOST
+        # The inputs and outputs of a layer when its cells were last looked at.
+        self._sides: dict[int, tuple[int, int]] = {}
         self._outside: list[Subspaces] = []
         # For a layer whose cells have coordinates of their own: how many units have none, and they.
         self._parts: dict[int, tuple[int, list[TwinSubspaces]]] = {}
@@ -201,7 +203,11 @@ class CellReduction:
     def _shrink(self, i: int) -> bool:
         """Give the cells of a layer as many units as they need."""
         B, A = self.layers[i].factors(self.weights)
-        groups, bases = [], int(A.shape[0]) ** 2 + int(B.shape[1]) ** 2
+        sides = int(B.shape[1]), int(A.shape[0])
+        if self._sides.get(i) == sides:
+            return False  # the cells have as many units as they need
+        self._sides[i] = sides
+        groups, bases = [], sides[0] ** 2 + sides[1] ** 2
         for units in self.layers[i].together():
             # A cell that is left as it is makes the block larger, and nothing else.
             if bases <= self._room and _width(B, A, units) < len(units):

@@ -90,6 +90,8 @@ class Subspaces:
         its eigenvectors, beside `values`.
     values : array (..., k), or (..., members, k), optional
         The eigenvalues of B, largest first, where they are known in closed form.
+    vectors : array (k, k), optional
+        The eigenvectors of the only member's B as columns, where they came with `values`.
     products : callable, optional
         Multiplies coordinates (k, n) by B, where that costs less than products of the operator.
     errors : callable, optional
@@ -107,6 +109,7 @@ class Subspaces:
     members: Sequence[str] | Callable[[int], str] | None = None
     matrix: Array | Callable[[int], Array] | None = None
     values: Array | None = None
+    vectors: Array | None = None
     products: Callable[[Array], Array] | None = None
     errors: Callable[[], Numbers] | None = None
     operator: Any = None
@@ -146,7 +149,7 @@ class Subspaces:
 
         return replace(
             self, labels=labels, isometry=isometry, values=values, errors=errors, defect=0.0,
-            matrix=lambda member: factor * self._matrix(member),
+            vectors=None, matrix=lambda member: factor * self._matrix(member),
         )  # fmt: skip
 
     @cached_property
@@ -184,7 +187,7 @@ class Subspaces:
     @cached_property
     def _vectors(self) -> Array:
         """The eigenvectors of a family's single block, solved for once."""
-        return eigensystem(self._matrix(0))[1]
+        return eigensystem(self._matrix(0))[1] if self.vectors is None else self.vectors
 
     def sample(self, rng: np.random.Generator) -> tuple[Array, Array]:
         """Return a random vector (p, 1) of a random member and its image under the operator."""

@@ -40,6 +40,7 @@ from hessence.networks.cells import CellReduction
 from hessence.networks.hidden_layers import HiddenLayer, Layout, Weights, cells_of
 from hessence.networks.scalar.scalar_relu import KinkWarning
 from hessence.spectra.reduced import Reduced
+from hessence.spectra.small_eigen import eigensystem
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK
 
@@ -104,9 +105,12 @@ def by_cells(candidate: Candidate) -> Recognition:
     active = any(pair.activation is not None for pair in shrunk)
     method, theorem = ("cells", CELLS) if active else ("narrow twin", TWIN)
     if reduction.size:
-        # Formed here, once, so that the spectrum does not hold on to the narrow model.
+        # Formed here, once, so that the spectrum does not hold on to the narrow model; and solved
+        # once, since products are about to confirm the eigenvectors.
         narrow = model.hessian(reduction)
-        inside = replace(inside, matrix=_block(narrow, reduction))
+        block = _block(narrow, reduction)
+        values, vectors = eigensystem(block)
+        inside = replace(inside, matrix=block, values=values, vectors=vectors)
         rounded = narrow.rounded
     else:
         rounded = candidate.operator.rounded
