@@ -95,3 +95,20 @@ def test_span_counts_each_column_at_its_own_length():
         assert (np.abs(rest) <= 1e-14 * np.abs(columns).max(axis=0)).all()
     assert span(columns * 0)[1] == 0
     assert span(columns, tol=0.0)[1] == 5
+
+
+@pytest.mark.parametrize("module", [np.asarray, torch.as_tensor])
+@pytest.mark.parametrize("gap", [1.0, 1e-3, 1e-6, 1e-12, 0.0])
+@pytest.mark.parametrize("exponent", [0, 60, 170])
+def test_span_of_a_tall_matrix_in_any_units(exponent, gap, module):
+    rng = np.random.default_rng(0)
+    columns = rng.normal(size=(2000, 6))
+    columns[:, -1] = columns[:, 0] + gap * columns[:, -1]
+    scaled = columns * 10.0 ** rng.uniform(-exponent, exponent, size=6)
+    basis, rank = span(module(scaled))
+    basis = np.asarray(basis)[:, :rank]
+    assert rank == (6 if gap else 5)
+    assert np.abs(basis.T @ basis - np.eye(rank)).max() < 1e-14
+    lost = columns - basis @ (basis.T @ columns)
+    assert np.abs(lost).max() < 1e-14 * np.linalg.norm(columns, axis=0).max()
+    assert np.allclose(span(columns)[0].T @ span(columns)[0], np.eye(6), atol=1e-14)
