@@ -191,6 +191,6 @@ EXPERIMENT = Experiment(
     run=run,
     draw=PICTURES,
     findings=findings,
-    minutes={"quick": 0.7, "paper": 12},
+    minutes={"quick": 0.7, "paper": 5},
     common=("rate", "momentum", "scale"),
 )
