@@ -67,10 +67,12 @@ def linear(t, x, shapes, residual=None):
     for rows, columns in shapes:
         factor = t[start : start + rows * columns].reshape(rows, columns)
         start += rows * columns
-        through = factor if product is None else ex.matmul(factor, product)
-        if residual == "layers" and product is not None:
-            through = through + factor + product
-        product = through
+        if product is None:
+            product = factor
+        elif residual == "layers":
+            product = ex.matmul(factor + np.eye(rows, dtype=ex.LONG), product) + factor
+        else:
+            product = ex.matmul(factor, product)
     return ex.stack([(product * row.astype(ex.LONG)).sum() for row in x], axis=0)
 
 
