@@ -14,24 +14,35 @@ from tests.linear_oracle import assert_same_spectrum
 from tests.networks.relu.relu_oracle import typical
 
 
-def cut(case):
-    """Return H without the blocks between parameters of different cells."""
+def cut(case, layer=1):
+    """Return H without the blocks between different cells of a layer, and other weights."""
     net = case.net()
-    owner = np.full(net.dims[1], -1)
-    for c, units in enumerate(net.cells(case.x)[0]):
+    owner = np.full(net.dims[layer], -1)
+    for c, units in enumerate(net.cells(case.x)[layer - 1]):
         owner[list(units)] = c
     owners = []
     for name, weight in net._weights.items():
-        first = (
-            np.broadcast_to(owner.reshape(-1, *[1] * (weight.ndim - 1)), weight.shape)
-            if name in ("W1", "b1")
-            else None
-        )
-        second = np.broadcast_to(owner, weight.shape) if name == "W2" else None
-        own = next((o for o in (first, second) if o is not None), np.full(weight.shape, -1))
+        own = np.full(weight.shape, -1)
+        if name in (f"W{layer}", f"b{layer}"):
+            own.T[:] = owner
+        elif name == f"W{layer + 1}":
+            own[:] = owner
         owners.append(own.ravel())
     owners = np.concatenate(owners)
     return np.where(owners[:, None] == owners, case.hessian, 0)
+
+
+def compare(case, layer=1):
+    """Compare spectrum, distance and bounds with dense matrices."""
+    cells = case.net().independent_cells(case.x, case.y, case.loss, layer)
+    dense = cut(case, layer)
+    assert_same_spectrum(cells.spectrum, dense, case.norm, 1e-13)
+    distance = np.linalg.norm(case.hessian - dense, 2)
+    assert 0 <= cells.distance - distance <= 1e-11 * case.norm
+    values = np.linalg.eigvalsh(case.hessian)[::-1]
+    slack = 1e-14 * case.norm
+    assert (cells.lower <= values + slack).all()
+    assert (values <= cells.upper + slack).all()
 
 
 @given(
@@ -40,16 +51,17 @@ def cut(case):
 )  # fmt: skip
 def test_against_autodiff(shape, loss, n, seed):
     dims, biases = shape
-    case = typical(dims, biases, loss=loss if dims[-1] > 1 else "mse", n=n, seed=seed)
-    cells = case.net().independent_cells(case.x, case.y, case.loss)
-    dense = cut(case)
-    assert_same_spectrum(cells.spectrum, dense, case.norm, 1e-13)
-    distance = np.linalg.norm(case.hessian - dense, 2)
-    assert 0 <= cells.distance - distance <= 1e-11 * case.norm
-    values = np.linalg.eigvalsh(case.hessian)[::-1]
-    slack = 1e-14 * case.norm
-    assert (cells.lower <= values + slack).all()
-    assert (values <= cells.upper + slack).all()
+    compare(typical(dims, biases, loss=loss if dims[-1] > 1 else "mse", n=n, seed=seed))
+
+
+@given(
+    st.sampled_from([((2, 9, 8, 2), "101"), ((1, 8, 6, 5, 1), ""), ((2, 7, 6, 5, 3), "1111")]),
+    st.sampled_from([0.0, 0.3]), st.integers(1, 4), st.integers(0, 99),
+)  # fmt: skip
+def test_every_layer_of_deeper_networks(shape, slope, n, seed):
+    case = typical(*shape, slope, n=n, seed=seed)
+    for layer in range(1, len(shape[0]) - 1):
+        compare(case, layer)
 
 
 def test_one_input_has_independent_cells():
@@ -71,10 +83,17 @@ def test_labels_and_other_arrays():
         assert float(found.distance) == pytest.approx(float(expected.distance))
 
 
-def test_deeper_networks_are_refused():
+def test_labels_of_a_deeper_network():
+    case = typical((2, 9, 8, 2), n=3)
+    cells = case.net().independent_cells(case.x, case.y, layer=2)
+    assert "twin/other layers" in {space.label for space in cells.spectrum["twin"]}
+
+
+@pytest.mark.parametrize("layer", [0, 3, "first"])
+def test_a_layer_that_is_not_hidden_is_refused(layer):
     case = typical((2, 4, 4, 2))
-    with pytest.raises(ValueError, match=r"one hidden layer: .* this network has 2"):
-        case.net().independent_cells(case.x, case.y)
+    with pytest.raises(ValueError, match=rf"layer must be .* from 1 to 2, got {layer}"):
+        case.net().independent_cells(case.x, case.y, layer=layer)
 
 
 def test_everything_is_dead():

@@ -57,6 +57,8 @@ class ReLUHessian(Hessian):
         Which of the Hessian and its two parts this is.
     errors : callable, optional
         Returns bounds for `gradient` and `loss_hessian` from one for the predictions.
+    reducible : tuple of int, optional
+        The hidden layers whose cells are reduced, counted from 1; by default all.
     """
 
     weights: Mapping[str, Array]
@@ -66,6 +68,7 @@ class ReLUHessian(Hessian):
     loss_hessian: LossHessian
     part: Part = "hessian"
     errors: Callable[[Array], tuple[Array, LossHessian]] | None = None
+    reducible: tuple[int, ...] | None = None
 
     @property
     def depth(self) -> int:
@@ -180,14 +183,17 @@ class ReLUHessian(Hessian):
 
     # Cells.
 
+    @property
+    def _reducible(self) -> tuple[int, ...]:
+        return tuple(range(1, self.depth)) if self.reducible is None else self.reducible
+
     def _at(self, weights: Weights, cells: list[Numbers]) -> Self:
-        """Return the Hessian at weights of other widths, given the cells of all hidden units."""
-        xp = api.array_namespace(self.x)
-        slopes = tuple(
-            xp.take(own, integers(members[index], own), axis=1)
-            for own, (_, members), index in zip(self.slopes, self._cells, cells, strict=True)
-        )
-        return replace(self, weights=weights, slopes=slopes)
+        """Return the Hessian at weights of other widths, from the cells of reducible layers."""
+        xp, slopes = api.array_namespace(self.x), list(self.slopes)
+        for layer, index in zip(self._reducible, cells, strict=True):
+            own, (_, members) = self.slopes[layer - 1], self._cells[layer - 1]
+            slopes[layer - 1] = xp.take(own, integers(members[index], own), axis=1)
+        return replace(self, weights=weights, slopes=tuple(slopes))
 
     @cached_property
     def _cells(self) -> list[tuple[Numbers, Numbers]]:
@@ -197,12 +203,11 @@ class ReLUHessian(Hessian):
     def reduction(self) -> CellReduction:
         """The network with as few units in each cell as it needs, and what that leaves out."""
         layers = []
-        for i, (slopes, (cells, members)) in enumerate(zip(self.slopes, self._cells, strict=True)):
-            dead: Numbers = (to_numpy(slopes)[:, members] == 0).all(axis=0)
-            bias = f"b{i + 1}" if f"b{i + 1}" in self.weights else None
-            layers.append(
-                HiddenLayer(f"W{i + 1}", bias, f"W{i + 2}", f"layer {i + 1}", cells, dead)
-            )
+        for i in self._reducible:
+            cells, members = self._cells[i - 1]
+            dead: Numbers = (to_numpy(self.slopes[i - 1])[:, members] == 0).all(axis=0)
+            bias = f"b{i}" if f"b{i}" in self.weights else None
+            layers.append(HiddenLayer(f"W{i}", bias, f"W{i + 1}", f"layer {i}", cells, dead))
         return CellReduction(
             self.weights,
             layers,

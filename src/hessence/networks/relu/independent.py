@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import array_api_compat as api
 import numpy as np
@@ -17,16 +17,19 @@ from hessence.spectra.subspaces import Columns, Subspaces
 
 @dataclass(frozen=True, eq=False)
 class IndependentCells:
-    """The Hessian H′ in which cells know nothing of each other, and how far it is from H.
+    """The Hessian H′ of cells that are independent of each other, and how far it is from H.
 
-    H′ is H without the blocks between parameters of different cells. Two cells meet in the
-    predictions of a sample for which both are on: with one input none do, and H′ = H.
+    Each cell of a hidden layer owns its incoming and outgoing weights, and all other weights form
+    one more group. H′ is H without the blocks between different groups. Two cells meet in the
+    predictions of a sample for which both are on. With one hidden layer and one input none do, and
+    H′ = H; in a deeper network H′ also lacks the coupling to other layers.
 
     Attributes
     ----------
     spectrum : Spectrum
-        All eigenvalues and eigenvectors of H′, those of every cell by itself, labelled
-        ``twin/cell c`` where H has ``twin``.
+        All eigenvalues and eigenvectors of H′, those of every group by itself, labelled
+        ``twin/cell c`` where H has ``twin``; for the other weights, ``twin/output`` (the biases of
+        the outputs) with one hidden layer, and ``twin/other layers`` with more.
     distance : array
         The spectral norm ‖H − H′‖, rounding included.
 
@@ -64,13 +67,17 @@ class IndependentCells:
         )
 
 
-def independent_cells(H: ReLUHessian) -> IndependentCells:
-    """Return the Hessian of independent cells, for a network with one hidden layer."""
-    if H.depth != 2:
+def independent_cells(H: ReLUHessian, layer: int) -> IndependentCells:
+    """Return the Hessian in which the cells of a hidden layer are independent.
+
+    Only this layer is reduced: what is invariant because of another layer's cells may lie in
+    several cells of this one, and then H′ does not leave it invariant.
+    """
+    if layer not in range(1, H.depth):
         raise ValueError(
-            "independent cells are for networks with one hidden layer: a weight between two hidden "
-            f"layers belongs to a cell of each, and this network has {H.depth - 1}."
+            f"layer must be a hidden layer of the network, from 1 to {H.depth - 1}, got {layer}."
         )
+    H = replace(H, reducible=(layer,))
     H.require_small()
     reduction, xp = H.reduction, api.array_namespace(H.x)
     owners, block = reduction.owners(), H.block()
@@ -79,6 +86,7 @@ def independent_cells(H: ReLUHessian) -> IndependentCells:
     distance = xp.max(xp.abs(eigenvalues(cut))) if reduction.size else 0 * xp.sum(H.gradient)
     rounding = (100 + reduction.size) * epsilon(block) * xp.sqrt(xp.sum(block * block))
     _, *outside = reduction.families()
+    others = "output" if H.depth == 2 else "other layers"
 
     def inside(cell: int) -> Subspaces:
         own: Numbers = np.flatnonzero(owners == cell)
@@ -89,7 +97,7 @@ def independent_cells(H: ReLUHessian) -> IndependentCells:
             placed = scatter(xp.matrix_transpose(columns), own, reduction.size)
             return reduction.widen(xp.matrix_transpose(placed))
 
-        label = "twin/output" if cell < 0 else f"twin/cell {cell}"
+        label = f"twin/{others if cell < 0 else f'cell {cell}'}"
         return Subspaces((label,) * len(own), lambda _: Columns(embed), matrix=matrix)
 
     families = [inside(int(cell)) for cell in np.unique(owners)]

@@ -152,14 +152,14 @@ class ReLU(Network):
         return tuple(found)
 
     def independent_cells(
-        self, x: Array, y: Array = None, loss: AnyLoss = "mse"
+        self, x: Array, y: Array = None, loss: AnyLoss = "mse", layer: int = 1
     ) -> IndependentCells:
-        """Return the spectrum of cells that know nothing of each other, and how far that is off.
+        """Return the spectrum of independent cells, and how far that Hessian is from this one.
 
-        How well the cells by themselves approximate the Hessian is an open question of the paper
-        on scalar networks; for networks with one hidden layer, this is the answer as a number.
+        How well independent cells approximate the Hessian is an open question of the paper on
+        scalar networks; this answers it with a number, for the cells of one hidden `layer`.
         """
-        return independent_cells(self.hessian(x, y, loss))
+        return independent_cells(self.hessian(x, y, loss), layer)
 
     def _hessian(self, x: Any, y: Any, loss: AnyLoss) -> ReLUHessian:
         signals, slopes = self._forward(x)
