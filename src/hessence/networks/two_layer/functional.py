@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,25 +29,13 @@ class Bases(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Functional:
-    """The eigenvalues of the functional part.
+    """The eigenvalues of the functional part."""
 
-    Attributes
-    ----------
-    lower, upper : array (p,)
-        Bounds of them, descending; equal, and zero, for those that are exactly zero.
-    zeros : int
-        How many are exactly zero, whatever the weights are, as far as the structure tells.
-    error : float
-        The largest error of a block in norm.
-    bases : list of Bases, or None
-        The solved blocks, where these were solved whole and are small enough to be kept.
-    """
-
-    lower: Numbers
-    upper: Numbers
-    zeros: int
-    error: float
-    bases: list[Bases] | None = None
+    lower: Numbers  # (p,): bounds, descending; both are zero for eigenvalues that are exactly zero
+    upper: Numbers  # (p,)
+    zeros: int  # how many eigenvalues the structure makes exactly zero, whatever the weights
+    error: float  # the largest error of a block, in norm
+    bases: list[Bases] | None = None  # the solved blocks, if they are few enough to be kept
 
 
 class Blocks:
@@ -73,15 +62,9 @@ class Blocks:
         """How many eigenvalues of each block are zero whatever the numbers in it are."""
         return abs(self.inner - self.outer) if self.straight else max(self.outer - self.inner, 0)
 
-    @property
-    def chunk(self) -> int:
-        """How many units are computed at a time."""
-        return max(1, min(self.problem.chunk, 2**22 // self.order**2))
-
-    def chunks(self) -> list[slice]:
+    def chunks(self) -> Iterator[slice]:
         """Go through the units."""
-        m = self.problem.width
-        return [slice(a, min(a + self.chunk, m)) for a in range(0, m, self.chunk)]
+        return self.problem.chunks(2**22 // self.order**2)
 
     def couplings(self, first: Numbers) -> Numbers:
         """Return Σ_i φ′_ij x_i s_iᵀ for units of given slopes, (units, d, K)."""

@@ -13,7 +13,6 @@ so that J, of nK × p numbers, is never stored.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -31,52 +30,20 @@ PROBED = 4096
 
 @dataclass(frozen=True, eq=False)
 class GaussNewton:
-    """The spectrum of the Gauss–Newton part, and how far rounding may have moved it.
+    """The spectrum of the Gauss–Newton part, and how far rounding may have moved it."""
 
-    Attributes
-    ----------
-    at : LossAt
-        The loss at the predictions.
-    root : array (n, K, K)
-        The symmetric square roots of the loss Hessians.
-    eigenvalues : array (nK,)
-        The eigenvalues of TTᵀ, descending.
-    error : float
-        The eigenvalues are off by at most this.
-    factor_error : float
-        T is off by at most this in the Frobenius norm, without what comes from S;
-    share_error, root_error : float
-        S is off by at most this share of itself, and its root such that G is by this in norm.
-    trace : float
-        A bound of the squared Frobenius norm of T.
-    rank : int
-        G has at most this rank.
-    gradient_error : array (n,)
-        How far the loss' gradients s_i may be off.
-    scales : tuple of float
-        Bounds of φ′, φ″ and φ‴ near the pre-activations.
-    """
-
-    at: LossAt
-    root: Numbers
-    eigenvalues: Numbers
-    error: float
-    factor_error: float
-    share_error: float
-    root_error: float
-    trace: float
-    rank: int
-    gradient_error: Numbers
-    scales: tuple[float, float, float]
-
-    @cached_property
-    def weight(self) -> Numbers:
-        """The norms of the loss Hessians, (n,)."""
-        return np.asarray(np.linalg.norm(self.at.hessian, axis=(1, 2)))
-
-    def congruent(self, matrix: Numbers) -> Numbers:
-        """Return S^½ M S^½ for a matrix whose rows and columns are pairs (output, sample)."""
-        return _congruent(self.root, matrix)
+    at: LossAt  # the loss at the predictions
+    weight: Numbers  # (n,): the norms of the loss Hessians
+    root: Numbers  # (n, K, K): their symmetric square roots
+    eigenvalues: Numbers  # (nK,): those of TTᵀ, descending
+    error: float  # bounds the error of the eigenvalues
+    factor_error: float  # bounds that of T in the Frobenius norm, apart from what comes from S
+    share_error: float  # bounds that of S, relative to S
+    root_error: float  # bounds what the error of the root of S does to G, in norm
+    trace: float  # bounds the squared Frobenius norm of T
+    rank: int  # bounds the rank of G
+    gradient_error: Numbers  # (n,): bounds the errors of the loss gradients s_i
+    scales: tuple[float, float, float]  # bound φ′, φ″ and φ‴ near the pre-activations
 
 
 def gauss_newton(problem: TwoLayer) -> GaussNewton:
@@ -115,7 +82,7 @@ def gauss_newton(problem: TwoLayer) -> GaussNewton:
     weight = np.linalg.norm(at.hessian, axis=(1, 2))
     trace = float(weight @ np.diagonal(gram).reshape(outputs, n).sum(axis=0))
     root, scales = _roots(at.hessian), _scales(problem, steepest)
-    eigenvalues = np.maximum(np.linalg.eigvalsh(_congruent(root, gram))[::-1], 0.0)
+    eigenvalues = np.maximum(np.linalg.eigvalsh(congruent(root, gram))[::-1], 0.0)
     drift = _prediction_errors(problem, norms, steepest)
     factor_error = _factor_error(problem, weight, trace, norms, scales)
     # Of the loss Hessian, in proportion to it; of its root; of sums and eigensolver.
@@ -124,6 +91,7 @@ def gauss_newton(problem: TwoLayer) -> GaussNewton:
     terms = problem.chunk + problem.width // problem.chunk + ULPS
     return GaussNewton(
         at=at,
+        weight=weight,
         root=root,
         eigenvalues=eigenvalues,
         error=(
@@ -143,7 +111,8 @@ def gauss_newton(problem: TwoLayer) -> GaussNewton:
     )
 
 
-def _congruent(root: Numbers, matrix: Numbers) -> Numbers:
+def congruent(root: Numbers, matrix: Numbers) -> Numbers:
+    """Return S^½ M S^½ for a matrix whose rows and columns are pairs (output, sample)."""
     samples, outputs = root.shape[:2]
     if outputs == 1:
         scale = root[:, 0, 0]

@@ -71,58 +71,28 @@ class Rectified:
 
 @dataclass(frozen=True, eq=False)
 class LossAt:
-    """The derivatives of a loss at the predictions of n samples, n being divided by already.
+    """The derivatives of a mean loss at the predictions of n samples."""
 
-    Attributes
-    ----------
-    gradient : array (n, K)
-        The derivatives s in the predictions.
-    hessian : array (n, K, K)
-        The second derivatives S, positive semi-definite.
-    noise : array (n,)
-        How much of the gradient may be rounding in the loss itself, at given predictions.
-    steepness : float
-        By what share S may change where a prediction changes by 1: zero for a squared error.
-    shifts : bool
-        Whether the loss does not change if all outputs are shifted alike, as the cross-entropy.
-    """
-
-    gradient: Numbers
-    hessian: Numbers
-    noise: Numbers
-    steepness: float = 0.0
-    shifts: bool = False
+    gradient: Numbers  # (n, K): the derivatives s in the predictions
+    hessian: Numbers  # (n, K, K): the second derivatives S, positive semi-definite
+    noise: Numbers  # (n,): the part of the gradient that may be rounding in the loss itself
+    steepness: float = 0.0  # the share of S that a change of a prediction by 1 may add
+    shifts: bool = False  # whether adding a number to all outputs leaves the loss unchanged
 
 
 @dataclass(frozen=True, eq=False)
 class TwoLayer:
-    """A two-layer network at one point, its inputs and its loss, all in double precision.
+    """A two-layer network at one point, its inputs and its loss, all in double precision."""
 
-    Attributes
-    ----------
-    inputs : array (n, D)
-        What enters the first of the two layers.
-    V, W : array (m, D), (K, m)
-        The weights.
-    b, c : array (m,), (K,)
-        The biases, zero where there are none.
-    activation : Activation
-        What is between the layers.
-    loss : callable
-        Maps predictions (n, K) to a :class:`LossAt`.
-    moves_b, moves_c : bool
-        Whether the biases are parameters.
-    """
-
-    inputs: Numbers
-    V: Numbers
-    W: Numbers
-    b: Numbers
-    c: Numbers
+    inputs: Numbers  # (n, D): what enters the first of the two layers
+    V: Numbers  # (m, D)
+    W: Numbers  # (K, m)
+    b: Numbers  # (m,): zero where there is no bias
+    c: Numbers  # (K,): zero where there is no bias
     activation: Activation
-    loss: Callable[[Numbers], LossAt]
-    moves_b: bool = False
-    moves_c: bool = False
+    loss: Callable[[Numbers], LossAt]  # of predictions (n, K)
+    moves_b: bool = False  # whether b is a parameter
+    moves_c: bool = False  # whether c is a parameter
 
     @property
     def samples(self) -> int:
@@ -175,10 +145,11 @@ class TwoLayer:
         """How many hidden units are computed at a time."""
         return max(1, min(self.width, CHUNK // (self.samples * self.outputs)))
 
-    def chunks(self) -> Iterator[slice]:
-        """Go through the hidden units."""
-        for start in range(0, self.width, self.chunk):
-            yield slice(start, min(start + self.chunk, self.width))
+    def chunks(self, most: int = CHUNK) -> Iterator[slice]:
+        """Go through the hidden units, at most so many at a time."""
+        step = max(1, min(self.chunk, most))
+        for start in range(0, self.width, step):
+            yield slice(start, min(start + step, self.width))
 
     def kinks(self, units: slice, first: Numbers) -> int:
         """Count the pre-activations whose slope rounding may have changed."""
