@@ -12,11 +12,7 @@ import numpy as np
 from hessence._common.arrays import Array, NotFiniteError, Numbers, like, to_numpy
 
 PIECE = 2**14
-"""How many numbers in single precision to add up before going on in double precision."""
-
-
-SHRUNK = 0.7
-"""A pass that leaves less than this of a vector is followed by another one."""
+"""How many numbers to add up in single precision before going on in double precision."""
 
 
 def inner_products(rows: Array, columns: Array) -> Numbers:
@@ -52,8 +48,8 @@ def orthogonalise(rows: Array, columns: Array, first: int = 0) -> tuple[Numbers,
     """Return the coefficients along orthonormal rows, and what is left of the columns.
 
     Classical Gram–Schmidt, all rows at once, twice: twice is enough (Giraud et al., Numer. Math.
-    101, 2005), and the second pass corrects the coefficients of the first. The first may pass over
-    rows that the columns are known to be orthogonal to, up to rounding.
+    101, 2005), and the second pass corrects the coefficients of the first. The first pass skips the
+    rows before `first`, to which the columns must be orthogonal up to rounding.
     """
     coefficients = np.zeros((*columns.shape[:-2], int(rows.shape[-2]), int(columns.shape[-1])))
     for start in (first, 0) if rows.shape[-2] else ():
@@ -61,23 +57,6 @@ def orthogonalise(rows: Array, columns: Array, first: int = 0) -> tuple[Numbers,
         coefficients[..., start:, :] += part
     return coefficients, columns
 
-
-def take_out(rows: Array, columns: Array) -> tuple[Numbers, Array, Numbers]:
-    """Return the coefficients along orthonormal rows, what is left of the columns, and its lengths.
-
-    As ``orthogonalise``, but with as few passes as will do: what is left is orthogonal to the rows
-    up to rounding of its own length, so another pass follows only where one removes much (Kahan's
-    criterion). A third is the most there is.
-    """
-    coefficients, columns = subtract(rows, columns)
-    removed, left = np.linalg.norm(coefficients, axis=-2), lengths(columns)
-    for _ in range(2):
-        if (left >= SHRUNK * np.hypot(left, removed)).all():
-            break
-        part, columns = subtract(rows, columns)
-        coefficients = coefficients + part
-        removed, left = np.linalg.norm(part, axis=-2), lengths(columns)
-    return coefficients, columns, left
 
 
 def lengths(columns: Array) -> Numbers:
@@ -131,7 +110,7 @@ def with_rows(storage: Array, start: int, rows: Array) -> Array:
 
 
 def _square(vector: Array) -> Array:
-    """Return the sum of squares of vectors (*batch, n)."""
+    """Return the sums of squares of vectors (*batch, n)."""
     if vector.ndim == 1:
         return vector @ vector
     return (vector[..., None, :] @ vector[..., None])[..., 0, 0]

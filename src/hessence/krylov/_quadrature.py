@@ -34,7 +34,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, like
-from hessence.krylov._linear_algebra import eigensystem, subtract, take_out, with_rows
+from hessence.krylov._linear_algebra import eigensystem, lengths, orthogonalise, with_rows
 from hessence.krylov._operand import Probes, ScaledProduct
 
 NEGLIGIBLE = 32
@@ -79,14 +79,10 @@ def grow_chains(
     for j in range(steps):
         if ended.all():
             break
-        first = max(j - 1, 0)
-        # By symmetry the images meet the last two vectors only; the whole basis is taken out of
-        # what they leave, which rounding has made necessary.
-        images = _images(product, vectors[:, j, :], ended)
-        near, rest = subtract(vectors[:, first : j + 1, :], images)
-        along, rest, left = take_out(vectors[:, : j + 1, :], rest)
-        along, coupling = np.array(along[..., 0]), left[:, 0]
-        along[:, first:] += near[..., 0]
+        # By symmetry the images meet the last two vectors only, up to rounding.
+        first, images = max(j - 1, 0), _images(product, vectors[:, j, :], ended)
+        coefficients, rest = orthogonalise(vectors[:, : j + 1, :], images, first)
+        along, coupling = coefficients[..., 0], lengths(rest)[:, 0]
         norm = np.maximum(norm, np.hypot(np.linalg.norm(along, axis=1), coupling))
         if j:
             along[:, j - 1] -= couplings[:, j - 1]

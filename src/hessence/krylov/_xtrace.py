@@ -20,26 +20,25 @@ Let :math:`t_{i|j}` be estimate i with vector j left out as well. Given all vect
 which needs no knowledge of tr H. With s² the sample variance of the estimates, and c the mean of
 these products over all pairs, s²/k + c is an unbiased estimate of the variance of their mean.
 
-Unbiased, but too small just when the value is far off. If H has some k large eigenvalues, the range
-of all k vectors holds their eigenvectors, and that of k − 1 vectors misses a direction. Where one
-direction is met by all vectors with little weight, they all miss it at once, and no estimate tells
-of it. But the products HQ do. With :math:`s_i` the direction of Q that leaving out vector i takes
-away, M the mean of :math:`s_i s_i^\top`, B = QᵀHQ − a with a the mean eigenvalue outside of Q, and
-X = (I − QQᵀ)HQ,
+This is unbiased, but too small just when the value is far off. If H has some k large eigenvalues,
+the range of all k vectors holds their eigenvectors, and that of k − 1 vectors misses a direction. A
+direction in which all vectors have little weight is missed by all estimates at once, and they do
+not show it. But the products HQ do. With :math:`s_i` the direction of Q that is lost without
+vector i, M the mean of :math:`s_i s_i^\top`, B = QᵀHQ − a with a the mean eigenvalue outside of Q,
+and X = (I − QQᵀ)HQ,
 
 .. math:: 2 \operatorname{tr}(BMBM) + 4 \|XM\|^2 = \frac{2}{k^2} \sum_{ij} \Bigl( (s_i^\top B s_j)^2
           + 2\, (s_i^\top s_j)\, (X s_i)^\top (X s_j) \Bigr)
 
-is what the errors of estimates that miss these directions vary by, as far as products have shown:
-a quadratic form of a random vector varies by twice the squares of its entries, and these are
-entries of what the estimates have to guess. This is added to the variance. To know X with no vector
-kept, it is Q turned into the eigenvectors of M that is multiplied.
+is the variance of the errors of estimates that miss these directions, as far as products show it:
+the variance of a quadratic form of a random vector is twice the sum of the squared entries, and
+these are entries of what the estimates have to guess. It is added to the variance. To find X
+without keeping vectors, Q is multiplied after rotating it to the eigenvectors of M.
 
-The sketch is the range of an operator as a few random vectors see it.
-Images of random unit vectors, Y = HΩ, are orthonormalised as they come, :math:`Y = Q R`. Only Q is
-kept. An image that depends on those before it, up to rounding, adds nothing to Q; after such an
-image no more are taken, because a random vector has just failed to find anything outside of Q. So
-an operator of low rank takes few products.
+The sketch orthonormalises images of random unit vectors, :math:`H\Omega = Q R`, and keeps only Q.
+An image that depends on those before it, up to rounding, adds nothing to Q. After such an image no
+more are taken: a random vector has just failed to find anything outside of Q. So an operator of low
+rank takes few products.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ from hessence.krylov._linear_algebra import (
     eigensystem,
     inner_products,
     lengths,
+    orthogonalise,
     subtract,
-    take_out,
     with_rows,
 )
 from hessence.krylov._operand import Probes, ScaledProduct
@@ -98,10 +97,9 @@ def sketch(product: ScaledProduct, probes: Probes) -> Sketch:
         norms = lengths(columns)
         squares += float((norms**2).sum())
         for j in range(begin, taken):
-            along, rest, (length,) = take_out(
-                rows[:known, :], columns[:, j - begin : j - begin + 1]
-            )
-            images[:known, j] = along[:, 0]
+            column = columns[:, j - begin : j - begin + 1]
+            along, rest = orthogonalise(rows[:known, :], column)
+            images[:known, j], (length,) = along[:, 0], lengths(rest)
             if length > NEGLIGIBLE * epsilon(rest) * norms[j - begin]:
                 images[known, j] = length
                 rows = with_rows(rows, known, rest.mT / float(length))
@@ -143,14 +141,39 @@ def parts_of(count: int) -> Iterator[slice]:
 
 def xtrace(known: Sketch, size: int) -> tuple[Numbers, float]:
     """Return the estimates (k,) and their covariance c; their mean has variance s²/k + c."""
-    pieces = _Pieces.of(known)
-    estimates = _single(pieces, size)
-    if not pieces.complete:
-        # The images span all there is with a vector left out; what differs is rounding.
+    R, W, S, inside = known.images, known.overlaps, known.left_out, known.inside
+    rank, count = S.shape
+    total, HS, HW = float(np.trace(inside)), inside @ S, inside @ W
+    ww, whw = (W * W).sum(axis=0), (W * HW).sum(axis=0)
+    # As H is symmetric, QᵀHω_i is column i of R, so that HQ need not be kept.
+    sr, wr = (S * R).sum(axis=0), (W * R).sum(axis=0)
+    cos, ss, sw, shw = S.T @ S, S.T @ HS, S.T @ W, S.T @ HW
+    own_ss, own_sw, own_shw = np.diag(ss), np.diag(sw), np.diag(shw)
+
+    # The estimates t_i: with a = Qᵀω − s (s · Qᵀω), it is v ∝ ω − Qa.
+    along = wr - own_sw * sr  # a · R_i
+    form = wr - 2 * along + whw - 2 * own_sw * own_shw + own_sw**2 * own_ss
+    length = 1 - ww + own_sw**2
+    needed = (S != 0).any(axis=0)
+    estimates = total - own_ss + (size - rank + needed) * form / length
+    if rank < count:
+        # The other images span image i too; what differs is rounding.
         return estimates, 0.0
-    change = estimates - _without_another(pieces, size)
+
+    # t_{j|i} in row i and column j; the diagonal has no meaning. An orthonormal basis of what is
+    # left out is s = s_i and e = (s_j − cos s_i) / sin; s_i is orthogonal to R_j.
+    sin = np.sqrt(np.maximum(1 - cos**2, PARALLEL))
+    other = own_ss[:, None]
+    ew, ehw, er = (own_sw - cos * sw) / sin, (own_shw - cos * shw) / sin, sr / sin
+    ehe = (own_ss - 2 * cos * ss + cos**2 * other) / sin**2
+    she = (ss - cos * other) / sin
+    along = wr - ew * er
+    form = wr - 2 * along + whw - 2 * (sw * shw + ew * ehw)
+    form = form + sw**2 * other + 2 * sw * ew * she + ew**2 * ehe
+    length = 1 - ww + sw**2 + ew**2
+    without_another = total - other - ehe + (size - rank + 2) * form / length
+    change = estimates - without_another
     np.fill_diagonal(change, 0.0)
-    count = len(estimates)
     covariance = float((change * change.T).sum()) / (count * (count - 1))
     return estimates, max(covariance, 0.0)
 
@@ -162,75 +185,3 @@ def missed_variance(known: Sketch, size: int, value: float) -> float:
     beyond = (value - float(np.trace(inside))) / (size - rank)
     seen = S.T @ inside @ S - beyond * (S.T @ S)
     return 2 * float(np.square(seen / count).sum()) + 4 * known.outside
-
-
-@dataclass(frozen=True)
-class _Pieces:
-    r"""Small matrices that all estimates are made of, in the coordinates of the range Q.
-
-    As H is symmetric, :math:`Q^\top H \omega_i` is column i of R, so that HQ need not be kept.
-    """
-
-    rank: int
-    needed: Numbers  # whether s_i is not zero
-    total: float  # tr QᵀHQ
-    cosines: Numbers  # s_i · s_j
-    ss: Numbers  # s_iᵀ QᵀHQ s_j
-    sw: Numbers  # s_i · Qᵀω_j
-    shw: Numbers  # s_iᵀ QᵀHQ Qᵀω_j
-    sr: Numbers  # s_i · R_i
-    wr: Numbers  # Qᵀω_i · R_i
-    whw: Numbers  # (Qᵀω_i)ᵀ QᵀHQ Qᵀω_i
-    ww: Numbers  # ‖Qᵀω_i‖²
-
-    @classmethod
-    def of(cls, known: Sketch) -> _Pieces:
-        R, W, S, inside = known.images, known.overlaps, known.left_out, known.inside
-        HS, HW = inside @ S, inside @ W
-        return cls(
-            rank=len(R),
-            needed=(S != 0).any(axis=0),
-            total=float(np.trace(inside)),
-            cosines=S.T @ S,
-            ss=S.T @ HS,
-            sw=S.T @ W,
-            shw=S.T @ HW,
-            sr=(S * R).sum(axis=0),
-            wr=(W * R).sum(axis=0),
-            whw=(W * HW).sum(axis=0),
-            ww=(W * W).sum(axis=0),
-        )
-
-    @property
-    def complete(self) -> bool:
-        """Whether every image has a part outside of the others' span."""
-        return self.rank == len(self.needed)
-
-
-def _single(p: _Pieces, size: int) -> Numbers:
-    """Return the estimates t_i."""
-    ss, sw, shw = np.diag(p.ss), np.diag(p.sw), np.diag(p.shw)
-    # With a = Qᵀω − s (s · Qᵀω), it is v ∝ ω − Qa.
-    along = p.wr - sw * p.sr  # a · R_i
-    form = p.wr - 2 * along + p.whw - 2 * sw * shw + sw**2 * ss
-    length = 1 - p.ww + sw**2
-    return np.asarray(p.total - ss + (size - p.rank + p.needed) * form / length)
-
-
-def _without_another(p: _Pieces, size: int) -> Numbers:
-    """Return t_{j|i} in row i and column j; the diagonal has no meaning."""
-    # An orthonormal basis of what is left out is s = s_i and e = (s_j − cos s_i) / sin.
-    cos = p.cosines
-    sin = np.sqrt(np.maximum(1 - cos**2, PARALLEL))
-    own, other = np.diag(p.ss)[None, :], np.diag(p.ss)[:, None]
-    sw, shw = p.sw, p.shw
-    ew = (np.diag(p.sw) - cos * sw) / sin
-    ehw = (np.diag(p.shw) - cos * shw) / sin
-    er = p.sr / sin  # and s_i is orthogonal to R_j
-    ehe = (own - 2 * cos * p.ss + cos**2 * other) / sin**2
-    she = (p.ss - cos * other) / sin
-    along = p.wr - ew * er
-    form = p.wr - 2 * along + p.whw - 2 * (sw * shw + ew * ehw)
-    form = form + sw**2 * other + 2 * sw * ew * she + ew**2 * ehe
-    length = 1 - p.ww + sw**2 + ew**2
-    return np.asarray(p.total - other - ehe + (size - p.rank + 2) * form / length)
