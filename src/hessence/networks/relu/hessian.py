@@ -7,6 +7,7 @@ weights. Products with the Hessian of its loss are one pass forward and one back
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,7 +28,6 @@ from hessence._common.arrays import (
 from hessence.data.rounding import terms
 from hessence.networks.cells import CellReduction
 from hessence.networks.hidden_layers import HiddenLayer, Layout, Weights, cells_of
-from hessence.networks.relu._invariants import invariants
 from hessence.networks.relu._objective import LossHessian
 from hessence.spectra.hessian import Hessian, Part, positive_norm
 from hessence.spectra.spectrum import Spectrum
@@ -35,6 +35,9 @@ from hessence.spectra.subspaces import LARGEST_BLOCK
 
 CHUNK = 2**21
 """How many numbers a hidden layer may have for all samples and columns at a time."""
+
+COLUMNS = 2**22
+"""How many numbers the columns that are read at a time may hold."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -255,7 +258,50 @@ class ReLUHessian(Hessian):
 
     @cached_property
     def _invariants(self) -> tuple[Array, Array]:
-        return invariants(self)
+        """Trace and squared Frobenius norm."""
+        few = math.prod(self.gradient.shape) <= self.shape[-1]
+        return self._from_predictions() if few and self.depth == 2 else self._from_columns()
+
+    def _from_columns(self) -> tuple[Array, Array]:
+        xp, size = api.array_namespace(self.x), int(self.shape[-1])
+        trace = squared_norm = 0 * xp.sum(self.gradient)
+        step = max(1, COLUMNS // size)
+        for start in range(0, size, step):
+            count = min(step, size - start)
+            eye = xp.eye(size, count, k=-start, dtype=self.dtype, device=api.device(self.x))
+            image = self.times(eye)
+            trace = trace + xp.sum(image * eye)
+            squared_norm = squared_norm + xp.sum(image * image)
+        return trace, squared_norm
+
+    def _from_predictions(self) -> tuple[Array, Array]:
+        r"""Return both from the gradients J of all predictions, with one hidden layer.
+
+        With S the loss Hessian, u the gradient of the loss in the predictions and s the slopes, H
+        is :math:`J S J^\top + F`, and
+
+        .. math:: \|F\|^2 = 2\sum_{i,j} (u_i\cdot u_j)(x_i\cdot x_j)(s_i\cdot s_j),
+
+        x having one entry 1 more for a bias.
+        """
+        xp, (n, outputs) = api.array_namespace(self.x), self.gradient.shape
+        each = xp.broadcast_to(identity(outputs, self.x)[:, None, :], (outputs, n, outputs))
+        changes = {}
+        for i, (back, signal) in enumerate(zip(self.pull(each), self.signals, strict=True), 1):
+            back = xp.reshape(back, (outputs * n, -1))
+            signals = xp.tile(signal, (outputs, 1))
+            changes |= {f"W{i}": back[:, :, None] * signals[:, None, :], f"b{i}": back}
+        J = self._layout.join(changes)
+        by_output = xp.reshape(J, (-1, outputs, n))
+        weighted = transpose(self.loss_hessian(transpose(by_output)))
+        weighted = xp.reshape(weighted, tuple(J.shape))
+        dual = xp.matmul(transpose(J), weighted)
+        trace, squared_norm = xp.sum(J * weighted), xp.sum(dual * transpose(dual))
+        u, x, s = (xp.matmul(a, transpose(a)) for a in (self.gradient, self.x, self.slopes[0]))
+        squared_norm = squared_norm + 2 * xp.sum(u * (x + float("b1" in self.weights)) * s)
+        if self.part == "hessian":
+            squared_norm = squared_norm + 2 * xp.sum(weighted * self.functional.times(J))
+        return trace, squared_norm
 
     def trace(self) -> Array:
         """Return the sum of the diagonal."""
