@@ -1,4 +1,4 @@
-"""What a PyTorch model is made of, plain layers, random ones and buffers, and what a run tells."""
+"""The layers and buffers of a PyTorch model, and ways to watch it run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-_DROPOUTS = (nn.modules.dropout._DropoutNd,)
-_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
-
-DROPOUT = (
-    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
-)  # fmt: skip
+_Dropout = nn.modules.dropout._DropoutNd
+_BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
@@ -34,24 +30,24 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def flatten(module: nn.Module, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield names and layers of nested ``nn.Sequential`` in the order they act, without idle ones.
+    """Yield names and layers of nested ``nn.Sequential`` in the order in which they act.
 
-    A module that is not a plain ``nn.Sequential`` is a single layer.
+    Layers that return their input are left out. A module that is not a plain ``nn.Sequential`` is
+    a single layer.
     """
-    if not is_plain(module, nn.Sequential):
-        if not _is_skipped(module):
-            yield name, module
-        return
-    for key, child in module._modules.items():
-        if child is not None:
-            yield from flatten(child, f"{name}.{key}" if name else key)
+    if is_plain(module, nn.Sequential):
+        for key, child in module._modules.items():
+            if child is not None:
+                yield from flatten(child, f"{name}.{key}" if name else key)
+    elif not _is_identity(module):
+        yield name, module
 
 
-def _is_skipped(module: nn.Module) -> bool:
-    """Whether the module passes on what it is given."""
-    if has_hooks(module) or "forward" in vars(module):
+def _is_identity(module: nn.Module) -> bool:
+    """Whether the module returns its input, as dropout does in evaluation mode."""
+    if not is_plain(module, type(module)):
         return False
-    if type(module) in DROPOUT:
+    if type(module).__module__ == nn.modules.dropout.__name__:
         return not (module.training and module.p > 0)
     return type(module) is nn.Identity
 
@@ -90,7 +86,7 @@ def require_uncoupled(model: nn.Module) -> None:
     """Refuse layers that normalise over the batch, where samples come in several batches."""
     for name, module in model.named_modules():
         alone = getattr(module, "running_mean", None) is None
-        if not isinstance(module, _BATCH_NORMS) or not (module.training or alone):
+        if not isinstance(module, _BatchNorm) or not (module.training or alone):
             continue
         said = f"{_where(name, module)} normalises over the batch, so that all data must be one"
         if alone:
@@ -109,57 +105,60 @@ def _where(name: str, module: nn.Module) -> str:
 
 def _random(module: nn.Module) -> str | None:
     """Say what a module in training mode does at random."""
-    if isinstance(module, _DROPOUTS) and module.p > 0:
-        return "drops values at random"
     if isinstance(module, nn.MultiheadAttention) and module.dropout > 0:
         return "drops attention weights at random"
-    if isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1:
+    recurrent = isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1
+    if recurrent or (isinstance(module, _Dropout) and module.p > 0):
         return "drops values at random"
     if isinstance(module, nn.RReLU) and module.lower < module.upper:
         return "draws random slopes"
     return None
 
 
-def entering(run: Callable[[], Any], weight: Tensor) -> Tensor:
-    """Return what the linear layer with a weight takes; the run of its model ends there."""
-    watch = _Entering(weight)
-    try:
-        with torch.no_grad(), watch:
-            run()
-    except _StoppedError:
-        pass
-    assert watch.taken is not None
-    return watch.taken
+class Intercepted(TorchFunctionMode):  # type: ignore[misc]
+    """Calls ``handle(func, args, kwargs)`` in place of every PyTorch function ``func``."""
 
-
-class _StoppedError(Exception):
-    """Ends a run of a model as soon as what it is for is known."""
-
-
-class _Entering(TorchFunctionMode):  # type: ignore[misc]
-    """Keeps what enters the linear layer with a weight, and stops there."""
-
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, handle: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()
-        self._weight = weight
-        self.taken: Tensor | None = None
+        self._handle = handle
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        return self._handle(func, args, kwargs or {})
+
+
+def linear_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call of ``torch.nn.functional.linear`` by name."""
+    return dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+
+
+def entering(run: Callable[[], Any], weight: Tensor) -> Tensor:
+    """Return the input of the linear layer with this weight; the run of its model ends there."""
+
+    def handle(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is nn.functional.linear:
-            given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
-            if given["weight"] is self._weight:
-                self.taken = given["input"].detach().clone()
-                raise _StoppedError
+            given = linear_arguments(args, kwargs)
+            if given["weight"] is weight:
+                raise _StoppedError(given["input"].detach().clone())
         return func(*args, **kwargs)
+
+    try:
+        with torch.no_grad(), Intercepted(handle):
+            run()
+    except _StoppedError as stopped:
+        return stopped.args[0]
+    raise AssertionError("the model does not use the weight")
+
+
+class _StoppedError(Exception):
+    """Ends a run of a model; its argument is what the run was for."""
 
 
 def graph_uses(results: Iterable[Tensor]) -> Counter[Any]:
-    """Return the nodes of the graphs that PyTorch has recorded of results, and how many take each.
+    """Return the nodes of the results' autograd graphs, and how often each is used.
 
-    To be a result is a use too.
+    Being a result counts as a use.
     """
     waiting = [tensor.grad_fn for tensor in results if tensor.grad_fn is not None]
     uses, seen = Counter(waiting), set()
@@ -174,11 +173,12 @@ def graph_uses(results: Iterable[Tensor]) -> Counter[Any]:
 
 
 class ModelState:
-    """The attributes and buffers of a model as they are now, to be put back after a run.
+    """The attributes and buffers of a model as they are now, to be restored after a run.
 
-    A buffer that was written to is replaced, since a graph may hold it. Lists that have grown, as
-    logs of activations do, are cut back, or they would keep the graph of every run. What else a run
-    writes into tensors and objects stays: where the loss depends on it, it is refused as random.
+    A buffer that was written to is replaced, since a graph may hold it. Lists that have grown, such
+    as logs of activations, are cut back; otherwise they would keep the graph of every run. Anything
+    else that a run writes into tensors and objects stays. If the loss depends on it, the model is
+    refused as random.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -195,7 +195,7 @@ class ModelState:
         ]
 
     def restore(self) -> None:
-        """Put everything back. After an interrupt, that can be done again."""
+        """Restore everything. After an interrupt, this can be called again."""
         for attributes, before in self._attributes:
             for name in attributes.keys() - before.keys():
                 del attributes[name]

@@ -97,6 +97,13 @@ MODELS = {
         lambda: Written(lambda m, x: m.b(F.leaky_relu(m.a(x), negative_slope=-0.3))), (2, 2),
         "'a', 'b'",
     ),
+    "in place, its result unused": (
+        lambda: Written(lambda m, x: m.b((h := m.a(x), h.relu_())[0])), (4, 2), "'a', 'b'",
+    ),
+    "all arguments by name": (
+        lambda: Written(lambda m, x: m.b(F.prelu(input=m.a(x), weight=m.scale[:1]))), (2, 2),
+        "'a', 'b'",
+    ),
     "used twice": (
         lambda: Written(lambda m, x: m.b(F.relu(m.a(torch.tanh(m.b(F.relu(m.a(x)))))))), (2, 2),
         "'a', 'b'",

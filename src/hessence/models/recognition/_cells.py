@@ -35,7 +35,7 @@ from hessence.models.recognition._candidate import (
     Recognition,
 )
 from hessence.models.recognition._program import Pair
-from hessence.models.recognition._slopes import FixedSlopes, SignRecord
+from hessence.models.recognition._slopes import Activation, FixedSlopes, run_with
 from hessence.networks.cells import CellReduction
 from hessence.networks.hidden_layers import HiddenLayer, Layout, Weights, cells_of
 from hessence.networks.scalar.scalar_relu import KinkWarning
@@ -119,48 +119,56 @@ def by_cells(candidate: Candidate) -> Recognition:
 
 
 class _Cells:
-    """The hidden layers of a model with their cells, and the models of other widths."""
+    """The hidden layers of a model with their cells, and the models of other widths.
+
+    Attributes
+    ----------
+    layers : list of HiddenLayer
+        One for each pair.
+    kinks : int
+        How many hidden units are exactly zero for a sample that can move them.
+    """
 
     def __init__(self, candidate: Candidate, pairs: list[Pair]) -> None:
-        self._candidate, self._pairs = candidate, pairs
+        self._candidate, self.kinks = candidate, 0
         self._active = [i for i, pair in enumerate(pairs) if pair.activation is not None]
+        self._weights = [pairs[i].first.weight for i in self._active]
+        self._biased = [pairs[i].first.bias is not None for i in self._active]
         self._members: dict[int, Numbers] = {}
-        self.kinks = 0
         patterns = self._patterns()
         self.layers = []
         for i, pair in enumerate(pairs):
-            units = len(candidate.parameters[pair.first.weight])
-            cells: Numbers = np.zeros(units, dtype=int)
-            dead: Numbers | None = None
+            first, dead = pair.first, None
+            cells: Numbers = np.zeros(len(candidate.parameters[first.weight]), dtype=int)
             if i in patterns:
                 cells, self._members[i] = cells_of(patterns[i])
                 never: Numbers = (patterns[i][:, self._members[i]] == 0).all(axis=0)
                 dead = never & (pair.activation == "relu")
-            first = pair.first
             self.layers.append(
                 HiddenLayer(first.weight, first.bias, pair.second.weight, first.name, cells, dead)
             )
 
     def _patterns(self) -> dict[int, Numbers]:
         """Return which hidden units are positive for which samples, as bits, by layer."""
-        candidate, kinks = self._candidate, 0
-        found: dict[int, list[Numbers]] = {i: [] for i in self._active}
+        found: list[list[Numbers]] = [[] for _ in self._active]
         if not found:
             return {}
-        own = dict(candidate.model.named_parameters())
-        weights = [own[self._pairs[i].first.weight] for i in self._active]
-        biased = [self._pairs[i].first.bias is not None for i in self._active]
-        for inputs, _ in candidate.batches:
-            record = SignRecord(weights, biased)
-            with torch.no_grad(), record:
-                candidate.model(inputs.clone())
-            kinks += sum(record.kinks)
-            for i, calls in zip(self._active, record.positive, strict=True):
-                rows = torch.cat([call.reshape(-1, call.shape[-1]) for call in calls])
-                found[i].append(np.packbits(rows.cpu().numpy(), axis=0))
-        shares = gather((found, kinks))
-        self.kinks = sum(own for _, own in shares)
-        return {i: np.concatenate([row for own, _ in shares for row in own[i]]) for i in found}
+
+        def record(i: int, h: Tensor, z: Tensor, activation: Activation) -> Tensor:
+            units = z.shape[-1]
+            found[i].append(np.packbits((z > 0).reshape(-1, units).cpu().numpy(), axis=0))
+            moves = (h != 0).any(dim=-1, keepdim=True) | self._biased[i]
+            self.kinks += int(((z == 0) & moves).reshape(-1, units).any(dim=0).sum())
+            return activation(z)
+
+        for inputs, _ in self._candidate.batches:
+            with torch.no_grad():
+                run_with(record, self._candidate.model, inputs.clone(), self._weights)
+        shares = gather((found, self.kinks))
+        self.kinks = sum(kinks for _, kinks in shares)
+        together = zip(*(own for own, _ in shares), strict=True)
+        joined = [np.concatenate([rows for own in layer for rows in own]) for layer in together]
+        return dict(zip(self._active, joined, strict=True))
 
     def least(self) -> int:
         """Return how many parameters the model has if every cell needs one unit only."""
@@ -185,11 +193,8 @@ class _Cells:
                 module.out_features, module.in_features = module.weight.shape
         if not self._active:
             return model
-        hidden = {
-            self._pairs[i].first.weight: torch.as_tensor(self._members[i][cells[i]])
-            for i in self._active
-        }
-        return FixedSlopes(origin, model, hidden)
+        units = [torch.as_tensor(self._members[i][cells[i]]) for i in self._active]
+        return FixedSlopes(origin, model, dict(zip(self._weights, units, strict=True)))
 
     def gradient(self, weights: Weights, cells: list[Numbers]) -> Mapping[str, Tensor]:
         """Return the gradient of the loss at weights of other widths."""

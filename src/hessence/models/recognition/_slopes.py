@@ -1,8 +1,7 @@
-"""Activations of two slopes: which of them a model's hidden units have, and models that keep them.
+"""Activations with two slopes, and models of other widths that keep the slopes of their units.
 
-ReLU, leaky ReLU, PReLU with one slope and the absolute value multiply by one number where their
-argument is positive and by another elsewhere. A model whose hidden units are turned into others
-must keep the slopes of the units that it had.
+ReLU, leaky ReLU, PReLU with one slope and the absolute value multiply a positive argument by one
+number and any other argument by another.
 """
 
 from __future__ import annotations
@@ -12,116 +11,84 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
-    "relu": lambda z, inplace=False: torch.zeros_like(z),
-    "leaky_relu": lambda z, negative_slope=0.01, inplace=False: negative_slope * z,
-    "prelu": lambda z, weight: weight * z,
-    "abs": lambda z: -z,
-}
-"""What each makes of numbers that are not positive, with the arguments that it takes."""
+from hessence.models.model_layers import Intercepted, linear_arguments
 
-NAMES = {f"{name}{tail}": name for name in ACTIVATIONS for tail in ("", "_")} | {
-    "absolute": "abs",
-    "absolute_": "abs",
-}
-"""What PyTorch calls them."""
+NAMES = {
+    f"{name}{tail}": activation
+    for name, activation in {
+        "relu": "relu", "leaky_relu": "leaky_relu", "prelu": "prelu", "abs": "abs",
+        "absolute": "abs",
+    }.items()
+    for tail in ("", "_")
+}  # fmt: skip
+"""The activations, by the names of PyTorch's functions."""
+
+Activation = Callable[[Tensor], Tensor]
 
 
 def activation(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     """Return the name of the activation that is called; None if it is none of these."""
     name = NAMES.get(getattr(func, "__name__", ""))
-    if name == "prelu":
-        slope = kwargs["weight"] if "weight" in kwargs else args[1]
-        return name if slope.numel() == 1 else None
-    return name if args and isinstance(args[0], Tensor) else None
+    if name is None or not isinstance(args[0] if args else kwargs.get("input"), Tensor):
+        return None
+    if name == "prelu" and (kwargs["weight"] if "weight" in kwargs else args[1]).numel() != 1:
+        return None
+    return name
 
 
-class _Hidden(TorchFunctionMode):  # type: ignore[misc]
-    """Sees the activations of the hidden layers whose incoming weights are given."""
+def run_with(
+    activate: Callable[[int, Tensor, Tensor, Activation], Any],
+    model: nn.Module,
+    inputs: Tensor,
+    weights: Sequence[str],
+) -> Any:
+    """Run a model with other activations in its hidden layers.
 
-    def __init__(self, weights: Sequence[Tensor]) -> None:
-        super().__init__()
-        self._layers = {id(weight): i for i, weight in enumerate(weights)}
-        self._made: dict[int, tuple[int, Tensor, Tensor]] = {}
+    Parameters
+    ----------
+    activate : callable
+        Called as ``activate(i, h, z, activation)`` in place of the activation that takes
+        z = W h + b, where W is the i-th of the weights.
+    model, inputs
+        The model and what it takes.
+    weights : sequence of str
+        The names of the hidden layers' incoming weights.
+    """
+    own = dict(model.named_parameters())
+    layers = {id(own[name]): i for i, name in enumerate(weights)}
+    made: dict[int, tuple[int, Tensor, Tensor]] = {}
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if activation(func, args, kwargs) is not None and id(args[0]) in self._made:
-            i, taken, z = self._made.pop(id(args[0]))
-            return self._activate(i, taken, z, func, args, kwargs)
+    def handle(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if activation(func, args, kwargs) is not None:
+            z, *options = args or (kwargs["input"],)
+            if id(z) in made:
+                named = {name: value for name, value in kwargs.items() if name != "input"}
+                return activate(*made.pop(id(z)), lambda z: func(z, *options, **named))
         result = func(*args, **kwargs)
         if func is nn.functional.linear:
-            weight = kwargs["weight"] if "weight" in kwargs else args[1]
-            if id(weight) in self._layers:
-                taken = kwargs["input"] if "input" in kwargs else args[0]
-                # Kept alive, so that no other tensor gets its identity.
-                self._made[id(result)] = self._layers[id(weight)], taken, result
+            given = linear_arguments(args, kwargs)
+            if id(given["weight"]) in layers:
+                # The tensors are kept alive, so that no other tensor gets the same identity.
+                made[id(result)] = layers[id(given["weight"])], given["input"], result
         return result
 
-    def _activate(
-        self, i: int, taken: Tensor, z: Tensor, func: Any, args: tuple[Any, ...], kwargs: Any
-    ) -> Any:
-        raise NotImplementedError
-
-
-class SignRecord(_Hidden):
-    """Records which hidden units are positive: for each layer, a tensor (…, m) for each call.
-
-    Attributes
-    ----------
-    positive : list of list of Tensor
-        By layer and call.
-    kinks : list of int
-        How many units of each layer are exactly zero for a sample that can move them.
-    """
-
-    def __init__(self, weights: Sequence[Tensor], biased: Sequence[bool]) -> None:
-        super().__init__(weights)
-        self._biased = biased
-        self.positive: list[list[Tensor]] = [[] for _ in weights]
-        self.kinks = [0] * len(weights)
-
-    def _activate(
-        self, i: int, taken: Tensor, z: Tensor, func: Any, args: tuple[Any, ...], kwargs: Any
-    ) -> Any:
-        self.positive[i].append(z > 0)
-        moves = (taken != 0).any(dim=-1, keepdim=True) | self._biased[i]
-        self.kinks[i] += int(((z == 0) & moves).reshape(-1, z.shape[-1]).any(dim=0).sum())
-        return func(*args, **kwargs)
-
-
-class _Replay(_Hidden):
-    """Gives hidden units the slopes of others, which were recorded."""
-
-    def __init__(self, weights: Sequence[Tensor], positive: Sequence[Sequence[Tensor]]) -> None:
-        super().__init__(weights)
-        self._positive = [iter(calls) for calls in positive]
-
-    def _activate(
-        self, i: int, taken: Tensor, z: Tensor, func: Any, args: tuple[Any, ...], kwargs: Any
-    ) -> Any:
-        name = activation(func, args, kwargs)
-        assert name is not None
-        below = ACTIVATIONS[name](z, *args[1:], **{k: v for k, v in kwargs.items() if k != "input"})
-        return torch.where(next(self._positive[i]), z, below)
+    with Intercepted(handle):
+        return model(inputs)
 
 
 class FixedSlopes(nn.Module):  # type: ignore[misc]
-    """A model of other widths, whose hidden units have the slopes of units of the model it is from.
+    """A model of other widths, whose hidden units have the slopes of units of the original model.
 
     Parameters
     ----------
     origin : torch.nn.Module
-        The model whose slopes count.
+        The original model.
     model : torch.nn.Module
         The model of other widths.
     hidden : mapping of str to Tensor
-        For the name of each hidden layer's incoming weight, the unit of `origin` that each unit
-        has its slopes from.
+        By the name of a hidden layer's incoming weight: the unit of `origin` from which each unit
+        of `model` has its slopes.
     """
 
     def __init__(self, origin: nn.Module, model: nn.Module, hidden: Mapping[str, Tensor]) -> None:
@@ -129,18 +96,25 @@ class FixedSlopes(nn.Module):  # type: ignore[misc]
         self.model = model
         # In a tuple, so that its parameters do not become this model's.
         self._origin = (origin,)
-        self._hidden = dict(hidden)
+        self._weights, self._units = list(hidden), list(hidden.values())
 
     def forward(self, inputs: Tensor) -> Any:
-        """Run the one to see slopes, and then the other with them."""
-        weights = dict(self._origin[0].named_parameters())
-        record = SignRecord([weights[name] for name in self._hidden], [True] * len(self._hidden))
-        with torch.no_grad(), record:
-            self._origin[0](inputs.clone())
-        positive = [
-            [call[..., units] for call in calls]
-            for calls, units in zip(record.positive, self._hidden.values(), strict=True)
-        ]
-        own = dict(self.model.named_parameters())
-        with _Replay([own[name] for name in self._hidden], positive):
-            return self.model(inputs)
+        """Run the original model to see its slopes, and then the other one with them."""
+        positive: list[list[Tensor]] = [[] for _ in self._units]
+
+        def record(i: int, h: Tensor, z: Tensor, activation: Activation) -> Tensor:
+            positive[i].append((z > 0)[..., self._units[i]])
+            return activation(z)
+
+        with torch.no_grad():
+            run_with(record, self._origin[0], inputs.clone(), self._weights)
+        calls = [iter(own) for own in positive]
+
+        def replay(i: int, h: Tensor, z: Tensor, activation: Activation) -> Tensor:
+            minus = z.new_full((1,), -1)
+            below = activation(minus)
+            result = torch.where(next(calls[i]), z, -below * z)
+            # An activation in place writes to z, and the model may ignore what it returns.
+            return z.copy_(result) if below is minus else result
+
+        return run_with(replay, self.model, inputs, self._weights)
