@@ -1,9 +1,9 @@
-"""A model with loss and data, as far as the theorems care, and why none of them may apply."""
+"""A model with its loss and data, as the theorems see it, and reasons why none applies."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,7 @@ from hessence.spectra.reduced import Reduced
 from hessence.spectra.spectrum import Spectrum
 
 VARIABLES = 2048
-"""In how many variables a loss is differentiated twice: each takes a pass over the data."""
+"""The most variables in which a loss is differentiated twice: each takes a pass over the data."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Reason:
     Attributes
     ----------
     reason : str
-        The theorem, or what is in its way.
+        The theorem, or what prevents one.
     rule : str
-        The rule of recognition that says so, if one does.
+        The rule of recognition that says so, if any.
     hint : str
-        What to do about it, if there is something.
+        What the user can do about it, if anything.
     """
 
     reason: str
@@ -52,24 +52,16 @@ class Reason:
 
 @dataclass(frozen=True)
 class Recognition:
-    """A model's spectrum, exactly.
-
-    Attributes
-    ----------
-    why : Reason
-        The network that the model is, or the layers whose twin was taken, and the theorem.
-    spectrum : Spectrum
-        All eigenvalues and eigenvectors, in the order of ``model.parameters()``.
-    """
+    """A model's exact spectrum, and why: the network that it is, or the layers with a twin."""
 
     why: Reason
     spectrum: Spectrum
 
 
 class NotRecognised(Exception):  # noqa: N818 - an ordinary answer, not a mistake of the user's
-    """No theorem covers the model; ``why`` says what is in the way.
+    """No theorem covers the model; ``why`` gives the reason.
 
-    Where one covers a part of it, ``rest`` is what is left of the Hessian, beside that part.
+    If a theorem covers a part of the Hessian, ``rest`` is the other part.
     """
 
     def __init__(
@@ -81,22 +73,22 @@ class NotRecognised(Exception):  # noqa: N818 - an ordinary answer, not a mistak
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """Our copy of a model, its loss and its data, to find a theorem for.
+    """Our copy of a model, with its loss and data, for which a theorem is wanted.
 
     Attributes
     ----------
     operator : ModelHessian
-        The Hessian that is asked about.
+        The Hessian of the model's loss.
     model : torch.nn.Module
         A copy of the operator's model.
     batches : list of (inputs, target)
-        The data; of several processes that multiply together, the share of this one.
+        The data; in a data-parallel run, the share of this process.
     criterion : PairCriterion
         The loss.
     memory : float
-        How many bytes operators may keep, and all data may have.
+        How many bytes operators may keep, and all data together may take.
     program : Program
-        What the model was seen to do.
+        What the model computes.
     """
 
     operator: ModelHessian
@@ -135,7 +127,7 @@ class Candidate:
             candidate = cls(H, model, batches, criterion, problem.memory, program)
             _ = candidate.kinds and candidate.factor
         except Exception as error:
-            # Also from a model that runs as it is, but not where its functions are looked at.
+            # Some models run, but not while their functions are watched.
             text = f"the model cannot be watched while it runs: {error}"
             raise NotRecognised(text) from error
         return candidate
@@ -147,10 +139,10 @@ class Candidate:
 
     @cached_property
     def kinds(self) -> str:
-        """The steps to the prediction, a letter each; empty if there are others among them.
+        """The steps to the prediction, a letter each; empty if some step is of another kind.
 
         (l)inear, (a)ffine and (r)elu; capitals for h + g(h), parentheses if g has several layers.
-        A model whose parameters are not all in its steps has none.
+        Empty, too, if some parameters are in none of the steps.
         """
         used = {name for layer in self.layers for name in layer.parameters}
         steps = self.program.steps
@@ -163,12 +155,12 @@ class Candidate:
 
     @property
     def weights(self) -> list[Tensor]:
-        """Their weights."""
+        """The weights of these layers."""
         return [self.parameters[layer.weight] for layer in self.layers]
 
     @property
     def biases(self) -> list[Tensor | None]:
-        """Their biases."""
+        """The biases of these layers."""
         names = [layer.bias for layer in self.layers]
         return [None if name is None else self.parameters[name] for name in names]
 
@@ -179,14 +171,12 @@ class Candidate:
 
     @cached_property
     def data(self) -> tuple[Tensor, Any] | None:
-        """All data as one batch, those of other processes too; None if they cannot be joined."""
-        parts: list[Any] = self.batches
-        if len(parts) > 1:
-            parts = list(merged(parts, sys.maxsize))
+        """The data of all processes as one batch; None if they cannot be joined."""
+        parts = list(merged(self.batches, sys.maxsize)) if len(self.batches) > 1 else self.batches
         if not parallel():
             return parts[0] if len(parts) == 1 else None
         own = parts[0] if len(parts) == 1 and is_sample_pair(parts[0]) else None
-        # All ranks must do the same, whatever one of them finds; so they tell each other first.
+        # All ranks must do the same, so they exchange what they have found first.
         kinds = None if own is None else [(part.shape[1:], part.dtype) for part in own]
         told = gather((kinds, 0 if own is None else byte_count(own), self.memory))
         fits = sum(size for _, size, _ in told) <= min(memory for *_, memory in told)
@@ -198,13 +188,13 @@ class Candidate:
         return x, y
 
     def features(self, inputs: Tensor) -> Tensor:
-        """Return what the first layer takes of inputs, after steps without parameters."""
+        """Return the input of the first layer, after any steps without parameters."""
         first = self.model.get_parameter(self.layers[0].weight)
         return entering(lambda: self.model(inputs.clone()), first)
 
     @property
     def x(self) -> Tensor:
-        """What the first layer takes, (..., d0)."""
+        """The input of the first layer, (..., d0)."""
         assert self.data is not None
         return self.features(self.data[0])
 
@@ -224,35 +214,23 @@ class Candidate:
 
     @property
     def rows(self) -> tuple[Tensor, Tensor]:
-        """What the first layer takes and the targets of a squared error, (n, d0) and (n, dL)."""
+        """The input of the first layer and the targets of a squared error, (n, d0) and (n, dL)."""
         assert self.data is not None
         x, targets = self.x, self.data[1].detach().to(self.x)
         return x.reshape(-1, x.shape[-1]), targets.reshape(-1, targets.shape[-1])
 
     def anywhere(self, holds: Callable[[Tensor], Tensor]) -> bool:
-        """Whether something holds for an entry of what the first layer takes, on any rank."""
+        """Whether a condition holds for some entry of the first layer's input, on any rank."""
         return any(gather(any(bool(holds(self.features(x)).any()) for x, _ in self.batches)))
 
     def hessian(
         self, model: nn.Module, prepare: Callable[[Tensor], Tensor] | None = None
     ) -> ModelHessian:
-        """Return the Hessian of the same loss for another model, which may take prepared inputs.
-
-        A small model that stands for a large one tells all derivatives that are needed of it.
-        """
+        """Return the Hessian of the same loss for another model, perhaps on prepared inputs."""
         batches = self.batches
         if prepare is not None:
             batches = [(prepare(inputs), target) for inputs, target in batches]
         return hessian(model, batches, self.criterion, memory=self.memory)
-
-    def order(self, places: Mapping[str, Tensor]) -> Tensor | None:
-        """Return the place of each parameter in a network's vector; None if the orders agree.
-
-        `places` gives, by name, the indices of a parameter's entries in the network's vector.
-        """
-        order = torch.cat([places[name].reshape(-1) for name in self.parameters])
-        same = torch.equal(order, torch.arange(len(order)))
-        return None if same else order.to(self.batches[0][0].device)
 
 
 def _layers(steps: Steps) -> list[Layer]:
@@ -303,7 +281,7 @@ def _require_ordinary(model: nn.Module, size: int) -> None:
 
 
 def _agree(missing: str | None, hint: str = "") -> None:
-    """Refuse on all ranks what one of them refuses, since all must do the same."""
+    """Refuse on all ranks if one of them has something missing, since all must do the same."""
     for told, remedy in gather((missing, hint)):
         if told is not None:
             raise NotRecognised(told, hint=remedy)

@@ -1,8 +1,9 @@
 """Chains of linear layers and ReLUs as the solvable networks that they are.
 
-Weights, loss and data of the chain become those of one of our networks. A squared error goes by its
-moments, with the factor of the user's normalisation; any other loss by its first two derivatives in
-the few coefficients that the network computes, which a small model in its place tells.
+The weights, loss and data of the chain become those of one of our networks. A squared error is
+given by its moments, times the factor of the user's normalisation. Any other loss is given by its
+first two derivatives in the few coefficients that the network computes; a small model in place of
+the chain provides them.
 
 A residual layer h + W h is the layer I + W, and its Hessian in W is that in I + W: a shift of the
 parameters changes no derivative. A chain x + W_L ⋯ W_1 x has the end-to-end matrix I + W_L ⋯ W_1;
@@ -12,15 +13,17 @@ the loss sees a shifted argument, and a squared error the targets y − x.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hessence._common.arrays import to_numpy
 from hessence.data.matrix_objectives import Dense, Separable
 from hessence.data.rounding import DerivativeErrors
 from hessence.models.recognition._candidate import VARIABLES, Candidate
-from hessence.models.recognition._derivatives import LossDerivatives, as_matrix, steps
+from hessence.models.recognition._derivatives import LossDerivatives
 from hessence.networks.linear.deep_linear import DeepLinear
 from hessence.networks.linear.hessian import LinearHessian, twin_of
 from hessence.networks.linear.network import LinearNetwork
@@ -54,16 +57,17 @@ def scalar_relu(candidate: Candidate) -> Spectrum:
     first, second = candidate.weights
     if candidate.factor is not None:
         return _of_scalar(candidate, ScalarReLU(second[0], first[:, 0]))
-    cells = _cells_of_any_loss(candidate, second[0], first[:, 0])
-    return _placed(cells.spectrum(), 1.0, _in_turn(candidate))
+    hessian = _relu_of_any_loss(candidate, second[0], first[:, 0])
+    return _placed(hessian.spectrum(), 1.0, candidate, joined=False)
 
 
 def _of_scalar(candidate: Candidate, net: Any) -> Spectrum:
     x, y = (column[:, 0] for column in candidate.rows)
-    return _placed(net.hessian(x, y).spectrum(), candidate.factor or 1.0, _in_turn(candidate))
+    found = net.hessian(x, y).spectrum()
+    return _placed(found, candidate.factor or 1.0, candidate, joined=False)
 
 
-class _Cells(nn.Module):  # type: ignore[misc]
+class _TwoSlopes(nn.Module):  # type: ignore[misc]
     """A scalar function with one slope for x > 0 and another for x < 0."""
 
     def __init__(self, slopes: Tensor) -> None:
@@ -75,7 +79,7 @@ class _Cells(nn.Module):  # type: ignore[misc]
         return torch.where(x > 0, plus * x, minus * x)
 
 
-def _cells_of_any_loss(candidate: Candidate, w: Tensor, v: Tensor) -> CellProducts:
+def _relu_of_any_loss(candidate: Candidate, w: Tensor, v: Tensor) -> CellProducts:
     """Return the Hessian from the derivatives of the loss in the cells' coefficients."""
     if (v == 0).any():
         raise ValueError(
@@ -83,7 +87,7 @@ def _cells_of_any_loss(candidate: Candidate, w: Tensor, v: Tensor) -> CellProduc
             "the loss no Hessian."
         )
     cells = Cells(w, v)
-    found = LossDerivatives.of(candidate, _Cells(cells.gram.inner))
+    found = LossDerivatives.of(candidate, _TwoSlopes(cells.gram.inner))
     if found.hessian[0, 1] != 0:
         raise ValueError("the loss couples samples, and is not a sum over them.")
     populated = candidate.anywhere(lambda x: x > 0), candidate.anywhere(lambda x: x <= 0)
@@ -96,17 +100,19 @@ def _cells_of_any_loss(candidate: Candidate, w: Tensor, v: Tensor) -> CellProduc
 
 
 def linear_chain(candidate: Candidate) -> Spectrum:
-    """Return the spectrum of linear layers; a bias of the first is a column more of its weight."""
+    """Return the spectrum of linear layers; a bias of the first is a column of its weight."""
     weights, bias = _shifted(candidate), candidate.biases[0]
     if bias is not None:
         weights = [torch.cat([weights[0], bias[:, None]], dim=1), *weights[1:]]
     hessian, factor = _of_product(weights, candidate)
-    order = _biases_last(candidate)
     if len(weights) == 1 and isinstance(hessian.loss_hessian, Separable):
-        return _placed(_one_layer(hessian, hessian.loss_hessian.variance), factor, order)
+        return _placed(_one_layer(hessian, hessian.loss_hessian.variance), factor, candidate)
     if not (hessian.solved or _may_be_aligned(hessian)):
-        require_small(_size(hessian), hessian.shape[-1])
-    return _placed(hessian.spectrum(), factor, order)
+        # The size of the eigenproblem that the exact routes for any weights lead to.
+        two, chain = len(weights) == 2, hessian.chain
+        size = twin_of(hessian).bound if two else range_size(chain.before, chain.after)
+        _require_small(size, hessian.shape[-1])
+    return _placed(hessian.spectrum(), factor, candidate)
 
 
 def _one_layer(hessian: LinearHessian, variance: Tensor) -> Spectrum:
@@ -120,17 +126,10 @@ def _one_layer(hessian: LinearHessian, variance: Tensor) -> Spectrum:
     return Spectrum([family], "closed form", operator=hessian)
 
 
-def _size(hessian: LinearHessian) -> int:
-    """Return the size of the eigenproblem that the exact routes for any weights lead to."""
-    if len(hessian.weights) == 2:
-        return twin_of(hessian).bound
-    return range_size(hessian.chain.before, hessian.chain.after)
-
-
 def _may_be_aligned(hessian: LinearHessian) -> bool:
-    """Whether the network could be aligned with its data, which takes long to find out.
+    """Whether the network could be aligned with its data, by a test that costs little.
 
-    Then its first layer and the data share singular vectors, and so do its last layer and the
+    If it is, its first layer and the data share singular vectors, and so do its last layer and the
     gradient: their Gram matrices commute.
     """
     if not isinstance(hessian.loss_hessian, Separable):
@@ -151,8 +150,8 @@ def affine_chain(candidate: Candidate) -> Spectrum:
 
     A layer :math:`h \mapsto W h + b` is the matrix [[W, b], [0, 1]] on (h, 1). So a chain of them
     is a product of matrices of which only the blocks V = [W, b] are parameters, and its Hessian is
-    part of the Hessian of the product. A change dV matters only through what of the product of the
-    matrices before it, and of the weights after it, V meets.
+    part of the Hessian of the product. A change dV matters only through those rows of the product
+    of the matrices before it, and those columns of the product after it, that V multiplies.
     """
     biases = candidate.biases
     raised = [_raised(w, b) for w, b in zip(_shifted(candidate), biases, strict=True)]
@@ -164,21 +163,18 @@ def affine_chain(candidate: Candidate) -> Spectrum:
     ]
     before = [p[width] for p, (_, width) in zip(hessian.chain.before, blocks, strict=True)]
     after = [s[:, rows] for s, (rows, _) in zip(hessian.chain.after, blocks, strict=True)]
-    require_small(range_size(before, after), sum(p.numel() for p in candidate.parameters.values()))
-    parameters = [torch.zeros_like(matrix, dtype=torch.bool) for matrix in raised]
-    for mask, block in zip(parameters, blocks, strict=True):
+    _require_small(range_size(before, after), sum(p.numel() for p in candidate.parameters.values()))
+    masks = [torch.zeros_like(matrix, dtype=torch.bool) for matrix in raised]
+    for mask, block in zip(masks, blocks, strict=True):
         mask[block] = True
-    layers = replace(
-        hessian.chain, factors=tuple(w[own] for w, own in zip(raised, blocks, strict=True))
-    )
-    own = hessian.restrict(torch.cat([mask.flatten() for mask in parameters]))
-    families = RangeReduction(layers, before, after).families()
-    spectrum = Spectrum(families, "range reduction", operator=own)
-    return _placed(spectrum, factor, _biases_last(candidate))
+    factors = tuple(matrix[block] for matrix, block in zip(raised, blocks, strict=True))
+    families = RangeReduction(replace(hessian.chain, factors=factors), before, after).families()
+    own = hessian.restrict(torch.cat([mask.flatten() for mask in masks]))
+    return _placed(Spectrum(families, "range reduction", operator=own), factor, candidate)
 
 
-def require_small(size: int, parameters: int) -> None:
-    """Refuse an eigenproblem that is too large, before any work goes into it."""
+def _require_small(size: int, parameters: int) -> None:
+    """Refuse an eigenproblem that is too large, before any work on it."""
     if size > LARGEST_BLOCK:
         raise ValueError(
             f"{size} of the {parameters} dimensions of the parameters matter, more than the "
@@ -200,7 +196,7 @@ class _EndToEnd(nn.Module):  # type: ignore[misc]
 
 
 def _of_product(weights: list[Tensor], candidate: Candidate) -> tuple[LinearHessian, float]:
-    """Return the Hessian of the loss of f(x) = W_L ⋯ W_1 x, up to a factor that comes with it."""
+    """Return the Hessian of the loss of f(x) = W_L ⋯ W_1 x without a factor, and the factor."""
     net: LinearNetwork = TwoLayerLinear(*weights) if len(weights) == 2 else DeepLinear(weights)
     skip = candidate.kinds.startswith("(")
     if candidate.kinds == "(ll)":
@@ -218,7 +214,10 @@ def _of_product(weights: list[Tensor], candidate: Candidate) -> tuple[LinearHess
     tensor = Dense(found.hessian.reshape(outputs, inputs, outputs, inputs))
 
     def errors(share: float) -> DerivativeErrors:
-        return as_matrix(found.errors(steps(weights, share)), (outputs, inputs))
+        # What a share of each step on the way to W_L ⋯ W_1 does to its entries.
+        size = reduce(lambda product, w: w.abs() @ product, weights[1:], weights[0].abs())
+        bounds = found.errors(share * to_numpy(size.double()).ravel())
+        return DerivativeErrors(*(bound.reshape(outputs, inputs) for bound in bounds))
 
     gradient = found.gradient.reshape(outputs, inputs)
     return LinearHessian(net.weights, gradient, tensor, errors), 1.0
@@ -234,14 +233,14 @@ def _shifted(candidate: Candidate) -> list[Tensor]:
 
 
 def _fitting(x: Tensor, matrix: Tensor) -> Tensor:
-    """Return x, with a constant more if a matrix takes one."""
+    """Return x, with a constant appended if the matrix takes one."""
     if x.shape[-1] == matrix.shape[1]:
         return x
     return torch.cat([x, torch.ones_like(x[..., :1])], dim=-1)
 
 
 def _raised(weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the matrix [[W, b], [0, 1]] that passes on a constant."""
+    """Return the matrix [[W, b], [0, 1]], which keeps the constant 1."""
     raised = weight.new_zeros(weight.shape[0] + 1, weight.shape[1] + 1)
     raised[:-1, :-1] = weight
     raised[-1, -1] = 1
@@ -250,35 +249,23 @@ def _raised(weight: Tensor, bias: Tensor | None) -> Tensor:
     return raised
 
 
-# From a network's vectors to the model's.
+def _placed(
+    spectrum: Spectrum, factor: float, candidate: Candidate, *, joined: bool = True
+) -> Spectrum:
+    """Return a network's spectrum times a positive factor, in the order of the model's parameters.
 
-
-def _placed(spectrum: Spectrum, factor: float, order: Tensor | None) -> Spectrum:
-    """Return a spectrum times a positive factor, with the coordinates of vectors in an order."""
-
-    def place(columns: Tensor) -> Tensor:
-        return columns if order is None else columns[order]
-
-    return spectrum.mapped(place, factor)
-
-
-def _in_turn(candidate: Candidate) -> Tensor | None:
-    """Return the order for a network's vector (W1, b1, W2, …)."""
-    names = [name for layer in candidate.layers for name in layer.parameters]
-    sizes = [candidate.parameters[name].numel() for name in names]
-    return candidate.order(dict(zip(names, torch.arange(sum(sizes)).split(sizes), strict=True)))
-
-
-def _biases_last(candidate: Candidate) -> Tensor | None:
-    """Return the order for a network's vector ([W1 | b1], W2, …), row by row."""
-    places: dict[str, Tensor] = {}
-    start = 0
+    The network's vector is ([W1 | b1], W2, …), row by row, or (W1, b1, W2, …) if not `joined`.
+    """
+    parameters = candidate.parameters
+    numbers = torch.arange(sum(p.numel() for p in parameters.values()))
+    pieces = numbers.split([p.numel() for p in parameters.values()])
+    own = dict(zip(parameters, pieces, strict=True))
+    parts = []
     for layer, weight in zip(candidate.layers, candidate.weights, strict=True):
-        rows, width = weight.shape
-        width += layer.bias is not None
-        own = torch.arange(start, start + rows * width).reshape(rows, width)
-        places[layer.weight] = own[:, : weight.shape[1]]
-        if layer.bias is not None:
-            places[layer.bias] = own[:, -1]
-        start += rows * width
-    return candidate.order(places)
+        columns = [own[name].reshape(len(weight), -1) for name in layer.parameters]
+        parts += [torch.cat(columns, dim=1)] if joined else columns
+    order = torch.cat([part.flatten() for part in parts]).argsort()
+    if torch.equal(order, numbers):
+        return spectrum.mapped(lambda columns: columns, factor)
+    order = order.to(candidate.batches[0][0].device)
+    return spectrum.mapped(lambda columns: columns[order], factor)

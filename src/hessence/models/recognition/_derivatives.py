@@ -1,7 +1,7 @@
-"""The derivatives of a loss in the few coefficients of a network, with what rounding did to them.
+"""The derivatives of a loss in the few coefficients of a network, with bounds on their rounding.
 
-A small model that stands for a large one tells them. PyTorch differentiates the loss, and what
-cancels inside is not known, so their errors are measured: see :mod:`hessence.models.rounding`.
+They come from a small model in place of a large one. PyTorch differentiates the loss, and nobody
+knows what cancels inside, so the errors are measured: see :mod:`hessence.models.rounding`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from hessence.models.recognition._candidate import Candidate
 from hessence.models.rounding import DRAWS, FACTOR, RandomRounding
 
 FEW = 16
-"""Up to so many coefficients a single difference may be zero by chance, and several are taken."""
-
+"""With at most so many coefficients a single difference may be zero by chance; take several."""
 
 SHARES = (1.0, 0.25, 1 / 16, 1 / 64)
-"""Which shares of their errors coefficients are moved by. A loss that is as good as decided at both
-ends of what they may be need not be so in between."""
+"""The coefficients are moved by these shares of their errors. A loss that saturates at both ends of
+what they may be need not do so in between."""
 
 Pair = tuple[Tensor, Tensor]
 """A gradient (q,) and a Hessian (q, q)."""
@@ -40,9 +39,9 @@ class LossDerivatives:
     gradient, hessian : Tensor (q,), (q, q)
         The derivatives.
     off_gradient, off_hessian : array
-        What rounding may have done to each entry, at coefficients that are exact.
+        Bounds on the rounding of each entry, at exact coefficients.
     moved : callable
-        Returns the derivatives where coefficients are moved by a vector (q,).
+        Returns the derivatives at coefficients moved by a vector (q,).
     """
 
     gradient: Tensor
@@ -60,7 +59,7 @@ class LossDerivatives:
 
         def derivatives() -> Pair:
             hessian = operator.dense()
-            operator.release()  # a graph is of one rounding
+            operator.release()  # a kept graph would repeat the same rounding
             return operator.gradient(), (hessian + hessian.T) / 2
 
         def moved(step: Numbers) -> Pair:
@@ -82,15 +81,12 @@ class LossDerivatives:
     def errors(self, slack: Numbers) -> DerivativeErrors:
         """Return bounds (q,) for the derivatives at coefficients with errors `slack` (q,)."""
         rng, few = np.random.default_rng(0), len(slack) <= FEW
-        moved = (
-            []
-            if not slack.any()
-            else [
-                self.moved(share * slack * rng.choice([-1.0, 1.0], size=len(slack)))
-                for _ in range(DRAWS if few else 1)
-                for share in (SHARES if few else SHARES[::2])
-            ]
-        )
+        draws, shares = (DRAWS, SHARES) if few else (1, SHARES[::2])
+        moved = [
+            self.moved(share * slack * rng.choice([-1.0, 1.0], size=len(slack)))
+            for _ in range(draws if slack.any() else 0)
+            for share in shares
+        ]
         changed, bent = _differences((self.gradient, self.hessian), moved)
         # No entry of a symmetric matrix exceeds √(r_i r_j), with r the largest of each row.
         second = np.abs(to_double(self.hessian))
@@ -103,23 +99,9 @@ class LossDerivatives:
 
 
 def _differences(here: Pair, others: list[Pair]) -> tuple[Numbers, Numbers]:
-    """Return how far derivatives are from those of others, the largest of each entry."""
+    """Return, for each entry, the largest difference between `here` and the others."""
     off = [np.zeros(tuple(part.shape)) for part in here]
     for there in others:
         for own, a, b in zip(off, here, there, strict=True):
             np.maximum(own, to_numpy((b - a).abs().double()), out=own)
     return off[0], off[1]
-
-
-def as_matrix(errors: DerivativeErrors, shape: tuple[int, int]) -> DerivativeErrors:
-    """Return the bounds for coefficients that are a matrix, row by row."""
-    return DerivativeErrors(*(error.reshape(shape) for error in errors))
-
-
-def steps(weights: list[Tensor], share: float) -> Numbers:
-    """Return what a share of each step on the way to W_L ⋯ W_1 does to its entries, (q,)."""
-    product = weights[0].abs()
-    for weight in weights[1:]:
-        product = weight.abs() @ product
-    found: Numbers = share * to_numpy(torch.flatten(product).double())
-    return found
