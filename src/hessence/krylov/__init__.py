@@ -1,12 +1,8 @@
 """Krylov methods on anything with ``@``: one engine for NumPy, PyTorch and foreign operators.
 
-``operand`` says what counts as an operator and of which kind its vectors are; ``linear_algebra``
-has inner products and Gram–Schmidt; an ``outcome`` says how an iteration ended.
-
-``eigenpairs`` is the public face of ``lanczos``, for the ends of a spectrum: a ``request`` says
-which are wanted, a ``basis`` grows and keeps the operator's exact coefficients, and ``copies``
-tells whether a copy of a multiple eigenvalue was overlooked. ``davidson`` starts from a warm start.
-
-``density`` takes ``probes``, random vectors, to ``quadrature`` rules and these to a smooth density
-by ``smoothing``. ``trace`` is the public face of ``xtrace``.
+``eigenpairs`` is the public face of ``_lanczos``: a ``request`` says which eigenvalues are wanted,
+a ``_basis`` grows and keeps the operator's coefficients, and ``_copies`` tests whether a copy of a
+multiple eigenvalue was overlooked. ``davidson`` starts from what an earlier search has found.
+``density`` turns random vectors into rules by ``_quadrature``, these into a smooth density by
+``_smoothing``, and bounds counts by ``_counting``. ``trace`` is the public face of ``_xtrace``.
 """

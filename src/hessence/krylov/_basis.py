@@ -1,21 +1,20 @@
 r"""An orthonormal basis that grows by products, and the operator's coefficients in it.
 
 The basis has two parts: vectors Q whose image under H is known, and pending vectors F, orthonormal
-to Q, whose image is not. Together they hold all the images there are,
+to Q, whose image is not. Together they span all images,
 
 .. math:: H Q = Q T + F C,
 
 so that a vector :math:`z = Q y` has the residual
 :math:`\|Hz - \theta z\|^2 = \|(T - \theta) y\|^2 + \|C y\|^2`, without another product.
-Multiplying a pending vector moves it into Q, and what its image has outside of the basis becomes a
-new pending vector. With one pending vector this is Lanczos' recurrence with full
-reorthogonalisation, with b of them block (or band) Lanczos; a random vector may join the pending
-ones at any time, and Q may be replaced by any QY, as long as the columns of Y span a space on which
-T acts (Wu & Simon's thick restart, SIAM J. Matrix Anal. Appl. 22, 2000).
+Multiplying a pending vector moves it into Q, and the part of its image outside of the basis becomes
+a new pending vector. With one pending vector this is Lanczos' recurrence with full
+reorthogonalisation, with b of them block (or band) Lanczos. A random vector may join the pending
+ones at any time, and Q may be replaced by any QY whose columns Y span an invariant subspace of T
+(Wu & Simon's thick restart, SIAM J. Matrix Anal. Appl. 22, 2000).
 
-How this differs from the textbook: T is kept as it was measured, not as the recurrence says it
-should be. Its asymmetry is what rounding (or an operator that is not symmetric) has done, and it is
-part of the residual above.
+Unlike in the textbook, T is kept as measured, not as the recurrence says it should be. Its
+asymmetry, from rounding or from an operator that is not symmetric, is part of the residual above.
 """
 
 from __future__ import annotations
@@ -28,18 +27,17 @@ from hessence.krylov._linear_algebra import eigensystem, lengths, orthogonalise,
 from hessence.krylov._operand import Operand, unit
 
 NEGLIGIBLE = 8
-"""A remainder below this many ε · ‖H‖ is rounding, and no direction to go on with."""
+"""A remainder below this many ε · ‖H‖ is rounding and gives no new direction."""
 
 
 class Basis:
     """Vectors, pending vectors and coefficients; leading dimensions are a batch in lock-step.
 
-    Every member of a batch has its own vectors and coefficients, and the same number of them:
-    `count` vectors have their image and `pending` wait for it, rows [0, count) and
-    [count, count + pending) of the storage. Coefficients are those of H/scale, `scale` (*batch,)
-    being the unit of H's images, so that no square over- or underflows; it is zero as long as all
-    images were zero. In that unit, `norm` is a lower bound of ‖H‖, the longest image or largest
-    Ritz value so far, and `lost` a bound of what restarts have left out of HQ = QT + FC.
+    Every member of a batch has as many vectors: `count` with a known image, rows [0, count) of the
+    storage, then `pending` ones. Coefficients are those of H/scale, so that no square over- or
+    underflows; `scale` (*batch,) is the unit of H's images, zero until one is not zero. In that
+    unit, `norm` is a lower bound of ‖H‖, the longest image or largest Ritz value so far, and `lost`
+    bounds what restarts have left out of HQ = QT + FC.
     """
 
     def __init__(self, operand: Operand, rng: np.random.Generator) -> None:
@@ -82,9 +80,9 @@ class Basis:
         self._image = np.pad(self._image, [(0, 0)] * len(self._batch) + [(0, missing)] * 2)
 
     def add(self, columns: Array) -> None:
-        """Let columns (*batch, n, b) join the pending vectors; dependent ones become random.
+        """Add columns (*batch, n, b) to the pending vectors, up to n vectors in all.
 
-        Once there are n vectors in all, no more are taken: there is nothing left to span.
+        Columns that depend on the basis are replaced by random ones.
         """
         xp = self._xp
         peak = xp.max(xp.abs(columns), axis=-2, keepdims=True)
@@ -94,11 +92,11 @@ class Basis:
         self._append(columns, lengths(columns), self._negligible * norms)
 
     def add_random(self, count: int = 1) -> None:
-        """Let random vectors, uniform in the complement of the basis, join the pending ones."""
+        """Add random vectors, uniform in the complement of the basis, to the pending ones."""
         self.add(self._draw(count))
 
     def expand(self, count: int = 1) -> None:
-        """Multiply the first pending vectors; what their images have outside joins the end."""
+        """Multiply the first pending vectors; the rest of their images becomes pending, last."""
         old, end = self.count, self.total
         images = self._scaled(self._product(self._vectors[..., old : old + count, :].mT))
         self.products += count
@@ -128,9 +126,9 @@ class Basis:
         return columns, couplings
 
     def take_back(self, columns: Array, couplings: Numbers) -> None:
-        """Let vectors that were set aside join the pending ones, after the basis has grown.
+        """Return vectors that were set aside to the pending ones, after the basis has grown.
 
-        Some part of F may lie in the new vectors O: with F = OG + F′R, it is HQ = QT + OGC + F′RC.
+        Part of F may lie in the new vectors O: F = OG + F′R gives HQ = QT + OGC + F′RC.
         """
         before, known, self._complete = self.total, couplings.shape[-1], True
         inside, remainder = self._orthogonalise(columns)
@@ -140,13 +138,13 @@ class Basis:
         self._image[..., before : self.total, :known] += factor @ couplings
 
     def restart(self, coordinates: Numbers) -> None:
-        """Replace Q by QY, for orthonormal Y (*batch, count, kept) whose span T leaves alone."""
+        """Replace Q by QY, for orthonormal Y (*batch, count, kept) of a span invariant under T."""
         kept, pending = coordinates.shape[-1], self.pending
         transposed = np.swapaxes(coordinates, -1, -2)
         inside, outside = transposed @ self.inside @ coordinates, self.outside @ coordinates
         waiting = self._vectors[..., self.count : self.total, :]
         waiting, rows = self._xp.asarray(waiting, copy=True), self.lift_rows(coordinates)
-        # T acts on the span up to its own asymmetry; what that loses here stays in the account.
+        # The span is invariant up to T's asymmetry; what is lost here counts in the residuals.
         self.lost = self.lost + np.linalg.norm(
             self.inside @ coordinates - coordinates @ inside, axis=(-2, -1)
         )
@@ -195,8 +193,8 @@ class Basis:
     def _first_coupled(self, count: int) -> int:
         """Return the first vector whose image meets the first pending ones.
 
-        By symmetry their images meet none before it: in Lanczos' recurrence all but the last one.
-        That takes all couplings, none of them set aside.
+        By symmetry their images are orthogonal to all vectors before it, in Lanczos' recurrence to
+        all but the last. Only known if no couplings are set aside.
         """
         if not self._complete:
             return 0
@@ -208,8 +206,8 @@ class Basis:
         """Store columns, already orthogonal to the basis, as orthonormal vectors.
 
         A column no longer than its threshold is replaced by a random direction. Returns the
-        triangular R with columns = vectors · R, up to what was replaced. Columns that find no room
-        have all there is of them in the vectors before.
+        triangular R with columns = vectors · R, up to what was replaced. Once there are n vectors,
+        they span all further columns.
         """
         first, width = self.total, int(columns.shape[-1])
         stored = min(width, self._size - first)

@@ -1,8 +1,8 @@
 r"""Was a copy of an eigenvalue overlooked? A test with a random vector and a stated probability.
 
-A Krylov space holds one direction of every eigenspace that its first vector meets, so the further
-copies of a multiple eigenvalue are invisible to it. They are all orthogonal to it, though: a random
-unit vector u of the complement, of dimension N, meets an overlooked eigenvector z with weight
+A Krylov space holds one direction of every eigenspace that its first vector meets. Further copies
+of a multiple eigenvalue are orthogonal to it. So a random unit vector u of the complement, of
+dimension N, meets an overlooked eigenvector z with weight
 :math:`\omega = (u^\top z)^2`, and :math:`P(\omega < t^2 / N) \le \sqrt{2/\pi}\, t`.
 
 Lanczos from u inside the complement gives a Jacobi matrix with coefficients α, β, whose orthonormal
@@ -12,11 +12,10 @@ polynomials :math:`p_j` bound the weight that the spectral measure of u can have
 .. math:: \omega(x) \le 1 / K(x), \quad K(x) = \sum_j p_j(x)^2, \quad
           \beta_{j+1} p_{j+1} = (x - \alpha_j) p_j - \beta_j p_{j-1} .
 
-K grows exponentially in the number of products wherever x lies beyond what is left of the spectrum,
-so a few of them say: an eigenvalue at x or beyond would have been met with more weight than 1/K,
-but for a probability of :math:`\delta = \sqrt{2N / (\pi K(x))}`. If on the other hand a copy is
-there, its Ritz value rises above the least wanted one, which the signs of the :math:`p_j` tell
-(Sturm).
+K grows exponentially in the number of products wherever x lies beyond the rest of the spectrum. So
+after a few of them an eigenvalue at x or beyond would have been met with more weight than 1/K, but
+for a probability of :math:`\delta = \sqrt{2N / (\pi K(x))}`. If there is a copy, its Ritz value
+rises above the least wanted one, which the signs of the :math:`p_j` show (Sturm).
 """
 
 from __future__ import annotations
@@ -33,12 +32,11 @@ def hiding_places(
 ) -> Numbers:
     """Return where a value must lie to count as overlooked, and where to look for one.
 
-    On either side of the spectrum the first number is the least wanted value, moved outwards by the
-    margin. A copy of that value changes nothing; a copy of any other would push it out. So the
-    second number is the nearest wanted value beyond the first; or, if not only copies are looked
-    for, the first again. NaN where there is nothing to look for. The values (*batch, k) come with
-    the most wanted first; the result (*batch, 2, 2) has the two numbers for the upper side, then
-    for the spectrum turned upside down.
+    The values (*batch, k) have the most wanted first. The result (*batch, 2, 2) holds two numbers
+    for the upper side of the spectrum, then two for −H. The first is the least wanted value, moved
+    outwards by the margin: a copy of that value changes nothing, a copy of any other would displace
+    it. So the second is the nearest wanted value beyond the first, or the first again unless
+    `copies_only`. NaN where there is nothing to look for.
     """
     sides = []
     for sign in (1, -1):
@@ -56,9 +54,8 @@ def search_for_copies(
 ) -> float | None:
     """Search the basis' complement, of dimension `complement`, for values in the hiding places.
 
-    It stops when sure to a probability of `confidence`, or after so many products, and returns how
-    sure it is that nothing was overlooked; None if something was. The vectors used join the basis,
-    so that what is found is not lost.
+    Stops at the wanted confidence or after so many products. Returns the confidence that nothing
+    was overlooked, or None if something was. The vectors used stay in the basis.
     """
     # Pending vectors may hold a good part of an overlooked copy, so they are searched too.
     aside = basis.set_aside()
@@ -80,8 +77,8 @@ def search_for_copies(
         if (searching & (ahead[..., 0] <= 0)).any():
             basis.take_back(*aside)
             return None
-        # A coupling of zero ends the chain: all that u meets is known, and nothing hides there.
-        # What is settled stands still, or its polynomials would overflow in the end.
+        # A coupling of zero ends the chain: all that u meets is known. What is settled is no longer
+        # updated, or its polynomials would overflow in the end.
         going = searching[..., None] & (onward > 0)
         before, now = now, np.where(going, ahead / np.where(onward > 0, onward, 1.0), 0.0)
         mass = np.where(searching, np.where(going[..., 0], mass + now[..., 1] ** 2, np.inf), mass)
@@ -95,12 +92,11 @@ def search_for_copies(
 
 def _side(wanted: Numbers, which: Which, sign: int) -> tuple[Numbers, Numbers]:
     """Return which of the values count on the upper side, and the least of those wanted there."""
-    k = wanted.shape[-1]
     if which == "LM":
         return wanted > 0, np.abs(wanted).min(axis=-1)
-    taken = {"LA": slice(0, k if sign > 0 else 0), "SA": slice(0, k if sign < 0 else 0)}.get(
-        which, slice(0 if sign > 0 else 1, k, 2)
-    )
     members = np.zeros(wanted.shape, dtype=bool)
-    members[..., taken] = True
+    if which == "BE":
+        members[..., 0 if sign > 0 else 1 :: 2] = True
+    else:
+        members[...] = (which == "LA") == (sign > 0)
     return members, np.where(members, wanted, np.inf).min(axis=-1)

@@ -1,15 +1,15 @@
 r"""Thick-restart Lanczos for the ends of a spectrum, for one operator or a batch in lock-step.
 
-The basis grows along what the wanted Ritz vectors lack: with several pending vectors, those
-combinations come first in which the unresolved residuals are longest. A full basis is exchanged
-for the Ritz vectors nearest to the wanted ends (Wu & Simon 2000). The iteration ends when the
-residual of every wanted pair is small, and ``copies`` finds no further copies.
+The basis grows along the residuals of the wanted Ritz vectors: of several pending vectors, the
+combinations in which the unresolved residuals are longest are multiplied first. A full basis is
+replaced by the Ritz vectors nearest to the wanted ends (Wu & Simon 2000). The iteration ends when
+the residual of every wanted pair is small and ``copies`` finds no further copies.
 
-A Ritz value may also look converged while it only averages many eigenvalues: of H = I + 5 z zᵀ in a
-million dimensions a random vector sees little but the identity. In the notation of ``copies``, a
+A Ritz value may also look converged while it only averages many eigenvalues: for H = I + 5 z zᵀ in
+a million dimensions a random vector sees little but the identity. In the notation of ``copies``, a
 Ritz pair (θ, z) has K(θ + d) = (1 + d²/r²)/ω, with r its residual and ω = cos² its overlap with the
 random start. So :math:`r \sqrt{n\omega}` measures how far out an eigenvalue may hide; where nω is
-more than chance makes it, that must be small too.
+larger than chance makes it, that must be small too.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from hessence.krylov._operand import Operand
 from hessence.krylov.request import ROUNDING, Request, RitzPairs, preference
 
 SEARCH_ROOM = 16
-"""How many vectors a search for overlooked copies may always add to the basis."""
+"""A search for overlooked copies may always add this many vectors to the basis."""
 
 HIDDEN = 0.003
 """How far out, in ‖H‖, the weight of an eigenvalue in a random start may hide."""
 
 USUAL = 10.0
-"""The nω that a random vector has with one direction at most, but for once in six hundred times."""
+"""A random vector and one direction have a larger nω only once in six hundred times."""
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,10 @@ class Search:
             basis.expand(min(request.columns, basis.pending, left))
 
     def _steps_to_next_look(self, ritz: _Ritz) -> int:
-        """Return how many products to wait, judged by how fast the worst residual falls.
+        """Return how many products to make before looking at the Ritz pairs again.
 
-        An eigenvalue problem of the projected matrices after every product would cost more than
-        the product where that is cheap, and most where there is a batch.
+        Judged by how fast the worst residual falls. Solving the projected problem after every
+        product would cost more than a cheap product does, above all for a batch.
         """
         basis = self._basis
         if basis.pending > self._request.columns:
@@ -160,7 +160,7 @@ class Search:
             self._basis.rotate(np.linalg.svd(missing)[0])
 
     def _make_room(self, ritz: _Ritz) -> None:
-        """Let a full basis grow while that is allowed, since a restart costs products."""
+        """Let a full basis grow while allowed, since a restart costs products; else restart."""
         k = self._request.k
         if self._ncv < self._limit:
             self._ncv = min(2 * self._ncv, self._limit)
@@ -199,11 +199,12 @@ class Search:
         return True
 
     def _deflation(self, ritz: _Ritz, places: Numbers) -> Numbers:
-        """Return coordinates of the Ritz vectors to search beside: the wanted and other good ones.
+        """Return coordinates of the Ritz vectors to keep: the wanted and other accurate ones.
 
-        More of them leave less of the spectrum to search in. But an overlooked eigenvector z must
-        not hide among them: a Ritz vector with residual r holds at most r/d of it, if their values
-        differ by d. So the best are taken while the squares of these add up to at most a quarter.
+        The search is in the complement of these, and has less to do the more there are. But an
+        overlooked eigenvector z must not hide among them: a Ritz vector with residual r holds at
+        most r/d of it, if their values differ by d. So the most accurate are kept while the squares
+        of these shares add up to at most a quarter.
         """
         basis, k = self._basis, self._request.k
         inside, couplings = basis.residuals(ritz.values, ritz.coordinates)

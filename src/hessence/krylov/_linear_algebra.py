@@ -58,7 +58,6 @@ def orthogonalise(rows: Array, columns: Array, first: int = 0) -> tuple[Numbers,
     return coefficients, columns
 
 
-
 def lengths(columns: Array) -> Numbers:
     """Return the lengths (*batch, b) of columns (*batch, n, b).
 

@@ -1,12 +1,9 @@
 r"""Gauss' quadrature by Lanczos' recurrence from random vectors, and its companion for the error.
 
 From a unit vector v the recurrence builds an orthonormal basis Q of the Krylov space and the
-tridiagonal T with :math:`H Q = Q T + \beta_m q_{m+1} e_m^\top`. One product with all columns
-serves all vectors at once; no vector looks at another one's basis.
-
-How this differs from ``basis``: there is no restart, nothing is exchanged, and a recurrence that
-has found an invariant space ends there, because what would follow belongs to another start and
-has no part in the first.
+tridiagonal T with :math:`H Q = Q T + \beta_m q_{m+1} e_m^\top`. All vectors are multiplied in one
+product, and each has a basis of its own. Unlike in ``basis`` there is no restart, and a recurrence
+that has found an invariant space ends there: what would follow says nothing about v.
 
 A unit vector v and a symmetric H define the measure that puts weight :math:`(v^\top z_k)^2` on the
 eigenvalue of each eigenvector :math:`z_k`. The eigenvalues θ of Lanczos' tridiagonal T are the
@@ -17,12 +14,10 @@ measure (Golub & Welsch, Math. Comp. 23, 1969):
 
 without error for polynomials f of degree 2m − 1 or less. Laurie's anti-Gaussian rule (Math. Comp.
 65, 1996) has m + 1 nodes, from T with one more row whose coupling is :math:`\sqrt2 \beta_m`; for
-degrees up to 2m + 1 it errs as much as Gauss' rule, to the other side. So half of the difference
-of the two tells the error, and where Gauss' nodes are too far apart it shows the gaps.
-
-How this differs from Laurie: the last diagonal entry of the longer T would take another product,
-and is taken to be the one before. That moves the outer nodes a little, and is good enough for an
-error.
+degrees up to 2m + 1 its error is that of Gauss' rule with the opposite sign. So half of the
+difference of the two estimates the error, and shows the gaps where Gauss' nodes are too far apart.
+Laurie's last diagonal entry would take another product; here it is the entry before it, which moves
+the outer nodes a little and is good enough for an error.
 """
 
 from __future__ import annotations
@@ -46,17 +41,12 @@ WORKSPACE = 6
 
 @dataclass(frozen=True)
 class Chain:
-    """The coefficients of one recurrence of m steps, in units of the product's scale.
-
-    The couplings (m,) are the m − 1 of T and the one that leads out of the basis, zero if nothing
-    does. The norm is that of the longest image of a basis vector. The defect tells how far HQ is
-    from QT + βq eᵀ, in the Frobenius norm: by rounding, or because H is not symmetric.
-    """
+    """The coefficients of one recurrence of m steps, in units of the product's scale."""
 
     diagonal: Numbers
-    couplings: Numbers
-    norm: float
-    defect: float
+    couplings: Numbers  # the m − 1 of T, and that with the next vector: zero if there is none
+    norm: float  # of the longest image of a basis vector
+    defect: float  # ‖HQ − QT − βq eᵀ‖ (Frobenius): rounding, or H is not symmetric
 
 
 def grow_chains(
@@ -64,7 +54,7 @@ def grow_chains(
 ) -> list[Chain]:
     """Run the recurrence from each of the members among the probes, `steps` steps at most.
 
-    All go in lock-step. One that has ended stays where it is, as zeros.
+    All go in lock-step. The vectors of one that has ended are zero from then on.
     """
     start = probes.draw(members[0])
     xp, count, size = api.array_namespace(start), len(members), int(start.shape[0])
@@ -110,44 +100,30 @@ def _images(product: ScaledProduct, newest: Array, ended: Numbers) -> Array:
     return xp.stack(rows)[..., None]
 
 
-@dataclass(frozen=True)
-class Rule:
-    """Nodes (m,), ascending; weights (m,), of sum 1; the last entries (m,) of the eigenvectors."""
+def gauss(chain: Chain, reference: Array) -> tuple[Numbers, Numbers, Numbers]:
+    """Return nodes and weights of Gauss' rule, and how far from each node its eigenvalue may be.
 
-    nodes: Numbers
-    weights: Numbers
-    last: Numbers
-
-
-def gauss(chain: Chain, reference: Array) -> Rule:
-    """Return Gauss' rule."""
-    return _rule(chain.diagonal, chain.couplings[:-1], reference)
+    That is a bound for ‖Hz − θz‖ of the Ritz vector z.
+    """
+    nodes, weights, last = _rule(chain.diagonal, chain.couplings[:-1], reference)
+    return nodes, weights, chain.couplings[-1] * np.abs(last) + chain.defect
 
 
-def anti_gauss(chain: Chain, reference: Array) -> Rule:
+def anti_gauss(chain: Chain, reference: Array) -> tuple[Numbers, Numbers]:
     """Return the anti-Gaussian rule; Gauss' own if the recurrence ended, as that is exact."""
     out = chain.couplings[-1]
     if out == 0:
-        return gauss(chain, reference)
+        return gauss(chain, reference)[:2]
     diagonal = np.append(chain.diagonal, chain.diagonal[-1])
     couplings = np.append(chain.couplings[:-1], np.sqrt(2) * out)
-    return _rule(diagonal, couplings, reference)
+    return _rule(diagonal, couplings, reference)[:2]
 
 
-def residuals(chain: Chain, rule: Rule) -> Numbers:
-    """Bound ‖Hz − θz‖ for the Ritz vector z of each node: an eigenvalue is no further away."""
-    return np.asarray(chain.couplings[-1] * np.abs(rule.last) + chain.defect)
-
-
-def padded(rules: list[Rule], length: int) -> tuple[Numbers, Numbers]:
-    """Stack nodes and weights as (rules, length); repeated nodes without weight fill the rows."""
-    nodes = np.stack([np.pad(r.nodes, (0, length - len(r.nodes)), mode="edge") for r in rules])
-    weights = np.stack([np.pad(r.weights, (0, length - len(r.nodes))) for r in rules])
-    return nodes, weights
-
-
-def _rule(diagonal: Numbers, couplings: Numbers, reference: Array) -> Rule:
+def _rule(
+    diagonal: Numbers, couplings: Numbers, reference: Array
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Return ascending nodes, weights of sum 1, and the last entries of the eigenvectors."""
     matrix = np.diag(diagonal) + np.diag(couplings, 1) + np.diag(couplings, -1)
     nodes, vectors = eigensystem(matrix, reference)
     weights = vectors[0] ** 2
-    return Rule(nodes, weights / weights.sum(), vectors[-1])
+    return nodes, weights / weights.sum(), vectors[-1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -10,15 +11,7 @@ from hessence._common.arguments import Seed, as_positive, generator, require_int
 from hessence._common.arrays import Numbers, epsilon, floating, to_double
 from hessence._common.device import full_precision, vectors_within
 from hessence.krylov._operand import Operand, Probes, ScaledProduct, operand
-from hessence.krylov._quadrature import (
-    WORKSPACE,
-    Chain,
-    anti_gauss,
-    gauss,
-    grow_chains,
-    padded,
-    residuals,
-)
+from hessence.krylov._quadrature import WORKSPACE, Chain, anti_gauss, gauss, grow_chains
 from hessence.krylov._smoothing import Rules
 from hessence.krylov.density_result import FINEST, Density, default_grid
 from hessence.krylov.request import ROUNDING, Outcome
@@ -30,10 +23,10 @@ RIPPLE = 0.02
 """How much of the whole may be misplaced by the quadrature, at the default width."""
 
 FLAT = 1000
-"""A spectrum less than so many ε · ‖H‖ across counts as one point."""
+"""A spectrum narrower than this many ε · ‖H‖ counts as one point."""
 
 NOISE = 1e-3
-"""An asymmetry of so much of ‖H‖ is worth a remark."""
+"""An asymmetry above this share of ‖H‖ is reported."""
 
 
 def density(
@@ -170,26 +163,30 @@ def _evaluate(
 ) -> tuple[Rules, tuple[float, float], tuple[float, float]]:
     """Turn coefficients into rules, and the ends of the spectrum with their errors."""
     reference = subject.reference
-    rules = [gauss(chain, reference) for chain in chains]
-    companions = [anti_gauss(chain, reference) for chain in chains]
-    (nodes, weights), (others, shares) = padded(rules, steps), padded(companions, steps + 1)
-    rounding = ROUNDING * epsilon(reference) * max(float(np.abs(nodes).max()), 0.0)
-    bounds = [residuals(c, rule) for c, rule in zip(chains, rules, strict=True)]
+    places, weights, bounds = zip(*(gauss(chain, reference) for chain in chains), strict=True)
+    others, shares = zip(*(anti_gauss(chain, reference) for chain in chains), strict=True)
+    nodes = _padded(places, steps, "edge") * scale
+    rounding = ROUNDING * epsilon(reference) * float(np.abs(nodes).max())
     lowest, highest = int(nodes[:, 0].argmin()), int(nodes[:, -1].argmax())
-    ends = (float(nodes[lowest, 0]) * scale, float(nodes[highest, -1]) * scale)
-    errors = tuple(
-        (float(bound) + rounding) * scale for bound in (bounds[lowest][0], bounds[highest][-1])
-    )
     combined = Rules(
-        nodes=nodes * scale,
-        weights=weights,
-        companion_nodes=others * scale,
-        companion_weights=shares,
+        nodes=nodes,
+        weights=_padded(weights, steps),
+        companion_nodes=_padded(others, steps + 1, "edge") * scale,
+        companion_weights=_padded(shares, steps + 1),
         size=subject.size,
-        rounding=rounding * scale,
-        residuals=np.stack([np.pad(bound, (0, steps - len(bound))) for bound in bounds]) * scale,
+        rounding=rounding,
+        residuals=_padded(bounds, steps) * scale,
     )
-    return combined, ends, (errors[0], errors[1])
+    ends = float(nodes[lowest, 0]), float(nodes[highest, -1])
+    low_error, high_error = float(bounds[lowest][0]), float(bounds[highest][-1])
+    return combined, ends, (low_error * scale + rounding, high_error * scale + rounding)
+
+
+def _padded(
+    rows: Sequence[Numbers], length: int, mode: Literal["constant", "edge"] = "constant"
+) -> Numbers:
+    """Stack arrays of different lengths, filled up with zeros or with their last entry."""
+    return np.stack([np.pad(row, (0, length - len(row)), mode=mode) for row in rows])
 
 
 def _default_width(rules: Rules, ends: tuple[float, float], norm: float, spacing: float) -> float:
