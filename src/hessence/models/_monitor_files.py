@@ -1,18 +1,17 @@
 """The files of a monitor: its history, and beside it the vectors that the next search starts from.
 
-In a data-parallel run only the first process reads and writes them, and tells the others.
+In a data-parallel run only the first process reads and writes them; the others get its results.
 """
 
 from __future__ import annotations
 
 import io
 import itertools
-import math
 import os
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch.distributed as dist
@@ -24,9 +23,34 @@ from hessence.models.data import parallel
 from hessence.models.history import History
 
 Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 States = Mapping[str, Mapping[str, Numbers]]
 """The arrays of each tracker, by its name and theirs."""
+
+
+def _on_first_rank(work: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Call a function in the first process only, and give all of them its result or its error."""
+
+    @wraps(work)
+    def everywhere(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if not parallel():
+            return work(*args, **kwargs)
+        box: list[Any] = [None]
+        if dist.get_rank() == 0:
+            try:
+                box = [(work(*args, **kwargs), None)]
+            except Exception as error:
+                # Every process raises it below; otherwise the others would wait for ever.
+                box = [(None, error)]
+        dist.broadcast_object_list(box, src=0)
+        result, failure = box[0]
+        if failure is not None:
+            raise failure
+        shared: Result = result
+        return shared
+
+    return everywhere
 
 
 class MonitorFiles:
@@ -43,30 +67,12 @@ class MonitorFiles:
             raise ValueError(f"path must name a file in a folder that exists, got {str(path)!r}.")
         self._seen: tuple[int, ...] | None = None
 
+    @_on_first_rank
     def load(self, empty: History) -> tuple[History, States]:
         """Return what is in the files, or the empty history if there are none.
 
         A history of another number of parameters or eigenvalues than the empty one is refused.
         """
-        return _from_first_rank(lambda: self._load(empty))
-
-    def save(self, history: History, states: States) -> None:
-        """Write both files, each of them whole or not at all."""
-        _from_first_rank(lambda: self._save(history, states))
-
-    def set_aside(self) -> None:
-        """Keep the history of an earlier run beside the new one, as ``.bak``, ``.bak1``, and on."""
-        _from_first_rank(self._set_aside)
-
-    def _set_aside(self) -> None:
-        names = itertools.chain([".bak"], (f".bak{i}" for i in itertools.count(1)))
-        free = (name for name in names if not Path(f"{self._path}{name}").exists())
-        beside = f"{self._path.name}{next(free)}"
-        os.replace(self._path, self._path.with_name(beside))
-        self._seen = None
-        warn(f"path: {self._path.name} had the history of an earlier run, now kept in {beside}.")
-
-    def _load(self, empty: History) -> tuple[History, States]:
         if not self._path.exists():
             return empty, {}
         self._seen = self._now()
@@ -78,27 +84,9 @@ class MonitorFiles:
             )
         return found, self._states()
 
-    def _states(self) -> States:
-        """Read the vectors. If they are missing or damaged, searches start without them."""
-        states: dict[str, dict[str, Numbers]] = {}
-        try:
-            for key, array in _arrays(read_regular(self._vectors)):
-                name, _, part = key.removesuffix(".npy").partition(" ")
-                states.setdefault(name, {})[part] = array
-        except Exception:
-            # The file is missing or damaged, which a reader of archives may tell by any exception.
-            # Measurements then take more products, but are right.
-            return {}
-        return states
-
-    def _now(self) -> tuple[int, ...] | None:
-        """Return numbers of the file that change whenever another writer replaces it."""
-        if not self._path.exists():
-            return None
-        found = self._path.stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns
-
-    def _save(self, history: History, states: States) -> None:
+    @_on_first_rank
+    def save(self, history: History, states: States) -> None:
+        """Write both files, each of them whole or not at all."""
         if self._now() not in (None, self._seen):
             raise ValueError(
                 f"path: {self._path} was written by another monitor meanwhile, and is left as it "
@@ -115,37 +103,37 @@ class MonitorFiles:
         np.savez(stream, **arrays)
         write_atomically(self._vectors, stream.getvalue())
 
+    @_on_first_rank
+    def set_aside(self) -> None:
+        """Keep the history of an earlier run beside the new one, as ``.bak``, ``.bak1``, and on."""
+        names = (f"{self._path.name}.bak{i or ''}" for i in itertools.count())
+        beside = next(name for name in names if not self._path.with_name(name).exists())
+        os.replace(self._path, self._path.with_name(beside))
+        self._seen = None
+        warn(f"path: {self._path.name} had the history of an earlier run, now kept in {beside}.")
 
-def _arrays(content: bytes) -> Iterator[tuple[str, Numbers]]:
-    """Return the arrays of an uncompressed file ``.npz``, none of them larger than the file."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        for entry in archive.infolist():
-            if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > len(content):
-                raise ValueError("an array is compressed, or larger than its file")
-            stream = io.BytesIO(archive.read(entry))
-            if np.lib.format.read_magic(stream) != (1, 0):
-                raise ValueError("an array has another format")
-            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-            if dtype.kind not in "bif" or math.prod(shape) * dtype.itemsize > entry.file_size:
-                raise ValueError("an array is not what it should be")
-            stream.seek(0)
-            yield entry.filename, np.lib.format.read_array(stream, allow_pickle=False)
-
-
-def _from_first_rank(work: Callable[[], Result]) -> Result:
-    """Do work in the first process only, and give all of them its result or its error."""
-    if not parallel():
-        return work()
-    box: list[Any] = [None]
-    if dist.get_rank() == 0:
+    def _states(self) -> States:
+        """Read the vectors. If they are missing or damaged, searches start without them."""
+        states: dict[str, dict[str, Numbers]] = {}
         try:
-            box = [(work(), None)]
-        except Exception as error:
-            # Every process raises it below, or the others would wait for ever.
-            box = [(None, error)]
-    dist.broadcast_object_list(box, src=0)
-    result, failure = box[0]
-    if failure is not None:
-        raise failure
-    shared: Result = result
-    return shared
+            content = read_regular(self._vectors)
+            with np.load(io.BytesIO(content)) as archive:
+                if sum(entry.file_size for entry in archive.zip.infolist()) > len(content):
+                    raise ValueError("the arrays are larger than their file")
+                for key, array in archive.items():
+                    if array.dtype.kind not in "bif":
+                        raise ValueError("an array does not hold numbers")
+                    name, _, part = key.partition(" ")
+                    states.setdefault(name, {})[part] = array
+        except Exception:
+            # A damaged file may raise any exception. Without the vectors, measurements take more
+            # products, but are right.
+            return {}
+        return states
+
+    def _now(self) -> tuple[int, ...] | None:
+        """Return numbers of the file that change whenever another writer replaces it."""
+        if not self._path.exists():
+            return None
+        found = self._path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns

@@ -89,23 +89,14 @@ class Measurement(Saved, kind="measurement"):
         return difference / abs(self.sharpness)
 
 
-def _column(name: str, meaning: str, dtype: type = float) -> property:
-    """Return a property of a history with one number for each record."""
+def _column(name: str, meaning: str, dtype: type = float, *, rows: bool = False) -> property:
+    """Return a property of a history with one number for each record, or k of them in `rows`."""
 
     def column(self: History) -> Numbers:
-        return np.asarray([getattr(record, name) for record in self.records], dtype=dtype)
+        found = np.asarray([getattr(record, name) for record in self.records], dtype=dtype)
+        return found.reshape(len(self), self.k) if rows else found
 
     return property(column, doc=meaning)
-
-
-def _rows(name: str, meaning: str) -> property:
-    """Return a property of a history with k numbers for each record."""
-
-    def rows(self: History) -> Numbers:
-        found = [getattr(record, name) for record in self.records]
-        return np.asarray(found, dtype=float).reshape(len(found), self.k)
-
-    return property(rows, doc=meaning)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -147,20 +138,18 @@ class History(Saved, kind="history"):
         return self.records[index]
 
     def __iter__(self) -> Iterator[Measurement]:
-        """Go through the measurements."""
+        """Iterate over the measurements."""
         return iter(self.records)
 
     steps = _column("step", "The steps (n,).", int)
     loss = _column("loss", "The loss (n,).")
     sharpness = _column("sharpness", "The largest eigenvalue of the Hessian (n,).")
-    eigenvalues = _rows("eigenvalues", "The largest eigenvalues of the Hessian (n, k).")
-    errors = _rows("errors", "Error bounds of the Hessian's eigenvalues (n, k).")
-    ggn_eigenvalues = _rows(
-        "ggn_eigenvalues", "The largest eigenvalues of the Gauss–Newton matrix (n, k)."
+    eigenvalues = _column("eigenvalues", "The largest of the Hessian (n, k).", rows=True)
+    errors = _column("errors", "Error bounds of these eigenvalues (n, k).", rows=True)
+    ggn_eigenvalues = _column(
+        "ggn_eigenvalues", "The largest of the Gauss–Newton matrix (n, k).", rows=True
     )
-    ggn_errors = _rows(
-        "ggn_errors", "Error bounds of the Gauss–Newton matrix's eigenvalues (n, k)."
-    )
+    ggn_errors = _column("ggn_errors", "Error bounds of these eigenvalues (n, k).", rows=True)
     ggn_gap = _column(
         "ggn_gap", "How far the sharpness is from the Gauss–Newton matrix's, relative (n,)."
     )
@@ -183,7 +172,7 @@ class History(Saved, kind="history"):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> History:
-        """Read a history that was saved. One that is damaged is refused and left as it is."""
+        """Read a saved history. A damaged file is refused and left as it is."""
         try:
             return cls.from_dict(json.loads(read_regular(path)))
         except (ValueError, RecursionError) as error:
@@ -194,9 +183,8 @@ class History(Saved, kind="history"):
 
     def __repr__(self) -> str:
         count = f"{len(self) or 'no'} measurement{'s' * (len(self) != 1)}"
-        said = f"{count} of {self.k} eigenvalue{'s' * (self.k != 1)} of a model with "
-        said += f"{self.parameters} parameters"
-        if not len(self):
-            return said
-        last = self.records[-1]
-        return f"{said}\n  step {last.step}: sharpness {last.sharpness:.6g}, loss {last.loss:.6g}"
+        values = f"{self.k} eigenvalue{'s' * (self.k != 1)}"
+        lines = [f"{count} of {values} of a model with {self.parameters} parameters"]
+        for last in self.records[-1:]:
+            lines += [f"  step {last.step}: sharpness {last.sharpness:.6g}, loss {last.loss:.6g}"]
+        return "\n".join(lines)
