@@ -49,22 +49,11 @@ MOST = 2**25
 class CellReduction:
     """A network at fixed slopes with as few units as it needs, and the families that it leaves out.
 
-    Parameters
-    ----------
-    weights : mapping of str to array
-        All parameters by name, in the order of the parameter vector.
-    layers : sequence of HiddenLayer
-        The hidden layers that may be reduced, first to act first.
-    gradient : callable
-        Returns the gradient of the loss, by name, for other weights and other cells: that of a
-        network of the same patterns whose hidden layers may have any number of units.
-
-    Attributes
-    ----------
-    weights, layers
-        Those of the narrow network.
-    size : int
-        The dimension of the block that is left.
+    `weights` are all parameters in the order of the parameter vector, and `layers` the hidden
+    layers to reduce, first to act first. `gradient` returns the gradient of the loss for other
+    weights and other cells: that of a network with the same patterns and any number of hidden
+    units. The attributes `weights` and `layers` are those of the narrow network, and `size` is the
+    dimension of the block that is left.
     """
 
     def __init__(
@@ -163,11 +152,10 @@ class CellReduction:
             np.broadcast_to(layer.cells[:, None], B.shape), np.broadcast_to(layer.cells, A.shape)
         )
         kept = self._rest.join(self._without_parts(owners | own))[:, 0]
-        starts = [(start, twin) for start, twins in self._parts.values() for twin in twins]
-        parts, place = [], 0
-        for start, twin in starts:
-            parts.append(np.full(twin.size, layer.cells[start + place]))
-            place += twin.twin.width
+        parts, (start, twins) = [], self._parts.get(0, (0, []))
+        for twin in twins:
+            parts.append(np.full(twin.size, layer.cells[start]))
+            start += twin.twin.width
         return np.concatenate([*parts, kept])
 
     # One layer after the other.
@@ -209,8 +197,9 @@ class CellReduction:
         self._sides[i] = sides
         groups, bases = [], sides[0] ** 2 + sides[1] ** 2
         for units in self.layers[i].together():
-            # A cell that is left as it is makes the block larger, and nothing else.
-            if bases <= self._room and _width(B, A, units) < len(units):
+            if bases > self._room:
+                break  # a cell that is left as it is makes the block larger, and nothing else
+            if narrow_twin(take_rows(B, units), take(A, units)).width < len(units):
                 groups.append(units)
                 self._room -= bases
         if groups:
@@ -331,11 +320,6 @@ class CellReduction:
             B, A = self.layers[i].factors(found)
             found |= self.layers[i].weights(B[..., :kept, :], A[..., :kept])
         return found
-
-
-def _width(B: Array, A: Array, units: Numbers) -> int:
-    """Return how many units a cell needs."""
-    return narrow_twin(take_rows(B, units), take(A, units)).width
 
 
 def _others(layer: HiddenLayer, groups: list[Numbers]) -> Numbers:

@@ -17,29 +17,14 @@ Weights = Mapping[str, Array]
 
 @dataclass(frozen=True, eq=False)
 class HiddenLayer:
-    """A hidden layer at fixed slopes, between two weights.
+    """A hidden layer at fixed slopes, between two weights."""
 
-    Attributes
-    ----------
-    first, second : str
-        The names of its incoming weight (m, D) and of its outgoing one (K, m).
-    bias : str or None
-        The name of its bias (m,).
-    name : str
-        What its eigenvalues are called, after ``bulk/``.
-    cells : array of int (m,)
-        Which cell each unit is in.
-    dead : array of bool, optional
-        Which of the cells have no slope but zero; None where there is no activation, and so one
-        cell.
-    """
-
-    first: str
-    bias: str | None
-    second: str
-    name: str
-    cells: Numbers
-    dead: Numbers | None = None
+    first: str  # the name of its incoming weight (m, D)
+    bias: str | None  # that of its bias (m,)
+    second: str  # that of its outgoing weight (K, m)
+    name: str  # what its eigenvalues are called, after "bulk/"
+    cells: Numbers  # (m,): the cell of each unit
+    dead: Numbers | None = None  # which cells have slope 0 throughout; None without activation
 
     @property
     def names(self) -> set[str]:
@@ -100,21 +85,11 @@ def cells_of(patterns: Numbers) -> tuple[Numbers, Numbers]:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A hidden layer with fewer units: those that are kept, then those of each turned cell.
+    """A hidden layer with fewer units: those that are kept, then those of each turned cell."""
 
-    Attributes
-    ----------
-    layer : HiddenLayer
-        The layer as it was.
-    kept : array of int
-        The units that stay as they are.
-    turned : sequence of (array of int, array (m_c, r_c))
-        The units of a cell, and the basis in which fewer do.
-    """
-
-    layer: HiddenLayer
-    kept: Numbers
-    turned: Sequence[tuple[Numbers, Array]] = ()
+    layer: HiddenLayer  # the layer before the step
+    kept: Numbers  # the units that stay as they are
+    turned: Sequence[tuple[Numbers, Array]] = ()  # the units of a cell, and its basis (m_c, r_c)
 
     @property
     def narrowed(self) -> HiddenLayer:

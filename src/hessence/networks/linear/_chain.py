@@ -19,15 +19,9 @@ from hessence._common.arrays import Array, identity, transpose
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A chain of matrices, first to act first; leading dimensions are a batch of networks.
+    """A chain of matrices, first to act first; leading dimensions are a batch of networks."""
 
-    Attributes
-    ----------
-    factors : tuple of array (..., d_ℓ, d_{ℓ−1})
-        The matrices F_1, …, F_L.
-    """
-
-    factors: tuple[Array, ...]
+    factors: tuple[Array, ...]  # F_1, …, F_L, (..., d_ℓ, d_{ℓ−1})
 
     @property
     def dims(self) -> tuple[int, ...]:

@@ -54,31 +54,15 @@ class TooLargeError(ValueError):
 
 @dataclass(frozen=True)
 class GaussNewton:
-    """The eigenvalues of the Gauss–Newton part and the matrices dM they belong to.
-
-    Attributes
-    ----------
-    hessian : LinearProducts
-        The operator.
-    method : str
-        How the eigenvalues were found.
-    values : array (d_0 d_L,)
-        Zeros included.
-    labels : array of str
-        ``dominant``, ``mixed``, ``outlier`` or ``flat`` for each.
-    directions : callable
-        Returns, for some of the eigenvalues, matrices Z (count, d_L, d_0) such that Jᵀ Z is an
-        eigenvector, not normalised.
-    neglected : float
-        By how much an eigenvalue may be off, because of what is not quite diagonal.
-    """
+    """The eigenvalues of the Gauss–Newton part and the matrices dM they belong to."""
 
     hessian: LinearProducts
     method: str
-    values: Array
-    labels: Any
+    values: Array  # (d_0 d_L,), zeros included
+    labels: Any  # "dominant", "mixed", "outlier" or "flat" for each
+    # Returns matrices Z (count, d_L, d_0) for chosen eigenvalues; Jᵀ Z are eigenvectors.
     directions: Callable[[Any], Array]
-    neglected: float = 0.0
+    neglected: float = 0.0  # bounds the error of an eigenvalue due to what is not quite diagonal
 
     def families(self) -> list[Subspaces]:
         """Return one family for each label, and the flat rest."""

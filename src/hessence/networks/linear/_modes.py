@@ -29,44 +29,22 @@ TOLERANCE = 1000
 ROUNDING = 32
 """How many ε of its terms a gradient may be off by."""
 
-NEARLY = 1e-9
-"""Columns whose products are as close as this to those of orthonormal ones need one correction."""
-
 WHITE = 8
 """How many ε white data may be off by, on average over the inputs."""
 
 
 @dataclass(frozen=True)
 class Modes:
-    """The singular directions of an aligned network.
+    """The singular directions of an aligned network."""
 
-    Attributes
-    ----------
-    bases : list of array (d_ℓ, d_ℓ), ℓ = 0 … L
-        Orthogonal matrices; their columns are the modes' unit vectors.
-    place : array (L + 1, N) of int
-        The column that belongs to each mode, or −1 where it does not exist.
-    singular : array (L, N)
-        s_ℓ of each mode; zero where it does not cross the layer.
-    variance, gradient : array (N,)
-        c and ω of each mode.
-    rests : array (L + 2,)
-        The Frobenius norm of what is off the diagonal of each layer, of the data and of the
-        gradient, which alignment neglects.
-    defect : float
-        The largest of them, relative to its matrix: how far the network is from aligned.
-    aligned : bool
-        Whether that may be rounding.
-    """
-
-    bases: list[Numbers]
-    place: Numbers
-    singular: Numbers
-    variance: Numbers
-    gradient: Numbers
-    rests: Numbers
-    defect: float
-    aligned: bool
+    bases: list[Numbers]  # orthogonal (d_ℓ, d_ℓ), ℓ = 0 … L; columns are the modes' unit vectors
+    place: Numbers  # (L + 1, N): the column of each mode, or −1 where it does not exist
+    singular: Numbers  # (L, N): s_ℓ of each mode; zero where it does not cross the layer
+    variance: Numbers  # (N,): c of each mode
+    gradient: Numbers  # (N,): ω of each mode
+    rests: Numbers  # (L + 2,): Frobenius norms of layers, data and gradient off the diagonal
+    defect: float  # the largest of them, relative to its matrix: the distance from alignment
+    aligned: bool  # whether that may be rounding
 
     @property
     def count(self) -> int:
@@ -345,23 +323,7 @@ class _Search:
 
 
 def _orthonormal(columns: Numbers) -> Numbers:
-    """Return orthonormal columns, each in the span of the ones up to it.
-
-    Columns that are nearly orthogonal are divided by the Cholesky factor I + R of their products
-    I + E, where R + Rᵀ = E but for terms in E², in half the time of a QR decomposition.
-    """
-    if not columns.shape[1]:
-        return columns
-    norms = np.sqrt(np.einsum("ij,ij->j", columns, columns))
-    unit = columns / np.where(norms > 0, norms, 1.0)
-    products = unit.T @ unit
-    products[np.diag_indices_from(products)] -= 1
-    if np.linalg.norm(products) < NEARLY:
-        factor = np.triu(products)
-        factor[np.diag_indices_from(factor)] /= 2
-        # Single precision is enough for what is small.
-        unit -= unit.astype(np.float32) @ factor.astype(np.float32)
-        return unit
+    """Return orthonormal columns, each in the span of the ones up to it."""
     q, r = np.linalg.qr(columns)
     return q * np.where(np.diagonal(r) < 0, -1.0, 1.0)
 
@@ -385,6 +347,5 @@ def _polish(vectors: Numbers, family: list[Numbers]) -> Numbers:
         told = denominator > 1e-22 * len(family)
         angle = np.where(told, numerator / np.where(told, denominator, 1.0), 0.0)
         angle = np.clip((angle - angle.T) / 2, -0.1, 0.1)
-        vectors, r = np.linalg.qr(vectors + vectors @ angle)
-        vectors = vectors * np.where(np.diagonal(r) < 0, -1.0, 1.0)
+        vectors = _orthonormal(vectors + vectors @ angle)
     return vectors

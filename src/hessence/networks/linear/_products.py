@@ -39,26 +39,12 @@ from hessence.spectra.hessian import Hessian, Part, positive_norm
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinearProducts(Hessian):
-    """Products with the Hessian of a loss of W_L ⋯ W_1, first layer first, each row by row.
+    """Products with the Hessian of a loss of W_L ⋯ W_1, first layer first, each row by row."""
 
-    Attributes
-    ----------
-    weights : tuple of array (..., d_ℓ, d_{ℓ−1})
-        The factors, first to act first.
-    gradient : array (..., d_L, d_0)
-        The gradient G of the loss in the end-to-end matrix.
-    loss_hessian : LossHessian
-        Its second derivative, a symmetric map of d_L × d_0 matrices.
-    derivatives : callable, optional
-        Returns what rounding has done to the derivatives of the loss, if it does this share to
-        each step on the way to M.
-    part : str
-        Which of the Hessian and its two parts this is.
-    """
-
-    weights: tuple[Array, ...]
-    gradient: Array
-    loss_hessian: LossHessian
+    weights: tuple[Array, ...]  # the factors (..., d_ℓ, d_{ℓ−1}), first to act first
+    gradient: Array  # (..., d_L, d_0): that of the loss in the end-to-end matrix, G
+    loss_hessian: LossHessian  # its second derivative, a symmetric map of d_L × d_0 matrices
+    # Bounds the rounding of both, if each step on the way to M is off by a share of its terms.
     derivatives: Callable[[float], DerivativeErrors] | None = None
     part: Part = "hessian"
 

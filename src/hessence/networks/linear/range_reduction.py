@@ -24,13 +24,8 @@ from hessence.spectra.subspaces import Columns, Subspaces
 class RangeReduction:
     """The range of the Hessian of one network, and what is flat.
 
-    Parameters
-    ----------
-    layers : Chain, or another object with its ``split`` and ``join``
-        The order of the parameters.
-    before, after : sequence of array
-        For each layer the product P of those before it and S of those after it: the Hessian sees a
-        change dW only in dW P and in S dW.
+    `layers` is a ``Chain``, or another object with its ``split`` and ``join``. `before` and `after`
+    hold, for each layer, the products P of the layers before it and S of those after it.
     """
 
     def __init__(self, layers: Any, before: Sequence[Array], after: Sequence[Array]) -> None:

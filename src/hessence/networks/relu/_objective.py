@@ -23,15 +23,9 @@ from hessence.data.rounding import moved_derivatives
 
 @dataclass(frozen=True)
 class LossHessian:
-    """A symmetric map of changes (..., n, K) of the predictions.
+    """A symmetric map of changes (..., n, K) of the predictions."""
 
-    Attributes
-    ----------
-    entries : array (n, K), (n, K, K) or (n, K, n, K)
-        For each prediction on its own, for the outputs of each sample, or for all together.
-    """
-
-    entries: Array
+    entries: Array  # (n, K) if it acts on each prediction, (n, K, K) on each sample, (n, K, n, K)
 
     def __call__(self, df: Array) -> Array:
         """Apply the map."""
@@ -106,17 +100,8 @@ def prediction_loss(
 ) -> Objective:
     """Return the loss of predictions of a shape (n, K).
 
-    Parameters
-    ----------
-    y : array (n, K)
-        The targets; ``"cross-entropy"`` also takes class indices (n,), and a PyTorch loss whatever
-        it is for.
-    loss : AnyLoss
-        A name, a ``PointwiseLoss``, or a PyTorch loss of (prediction, target).
-    shape : tuple of int
-        The shape of the predictions.
-    reference : tuple of str and array
-        Name and value of an array that the targets must go with.
+    Targets have that shape; ``"cross-entropy"`` also takes class indices (n,), and a PyTorch loss
+    whatever it is for. `reference` names an array whose kind and device they must share.
     """
     n, outputs = shape
     if not isinstance(loss, (str, PointwiseLoss)) and callable(loss):

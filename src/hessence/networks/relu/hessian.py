@@ -42,36 +42,17 @@ COLUMNS = 2**22
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReLUHessian(Hessian):
-    """The Hessian of a loss of a network whose slopes are fixed.
+    """The Hessian of a loss of a network whose slopes are fixed."""
 
-    Attributes
-    ----------
-    weights : mapping of str to array
-        W1, b1, W2, …, in the order of the parameter vector; layers may have no bias.
-    slopes : tuple of array (n, d_ℓ)
-        The slopes of each hidden layer.
-    x : array (n, d_0)
-        The inputs.
-    gradient : array (n, K)
-        The gradient of the loss in the predictions.
-    loss_hessian : LossHessian
-        Its second derivative.
-    part : str
-        Which of the Hessian and its two parts this is.
-    errors : callable, optional
-        Returns bounds for `gradient` and `loss_hessian` from one for the predictions.
-    reducible : tuple of int, optional
-        The hidden layers whose cells are reduced, counted from 1; by default all.
-    """
-
-    weights: Mapping[str, Array]
-    slopes: tuple[Array, ...]
-    x: Array
-    gradient: Array
-    loss_hessian: LossHessian
+    weights: Mapping[str, Array]  # W1, b1, W2, … in parameter order; layers may have no bias
+    slopes: tuple[Array, ...]  # (n, d_ℓ) for each hidden layer
+    x: Array  # (n, d_0)
+    gradient: Array  # (n, K): that of the loss in the predictions
+    loss_hessian: LossHessian  # its second derivative
     part: Part = "hessian"
+    # Bounds the errors of `gradient` and `loss_hessian`, given those of the predictions.
     errors: Callable[[Array], tuple[Array, LossHessian]] | None = None
-    reducible: tuple[int, ...] | None = None
+    reducible: tuple[int, ...] | None = None  # the layers whose cells are reduced; None for all
 
     @property
     def depth(self) -> int:
@@ -112,21 +93,17 @@ class ReLUHessian(Hessian):
     def parameter_gradient(self) -> dict[str, Array]:
         """Return the gradient of the loss in the weights, by name."""
         xp, found = api.array_namespace(self.x), {}
-        for name in self.weights:
-            i = int(name[1:]) - 1
-            back = self._gradients[i]
-            weight = name[0] == "W"
-            found[name] = (
-                xp.matmul(transpose(back), self.signals[i]) if weight else xp.sum(back, axis=0)
-            )
-        return found
+        for i, (back, signal) in enumerate(zip(self._gradients, self.signals, strict=True), 1):
+            found[f"W{i}"] = xp.matmul(transpose(back), signal)
+            found[f"b{i}"] = xp.sum(back, axis=0)
+        return {name: found[name] for name in self.weights}
 
     def times(self, columns: Array) -> Array:
         """Multiply columns (p, k)."""
         return self._layout.join(self.multiply(self._layout.split(columns)))
 
     def multiply(self, changes: Weights) -> dict[str, Array]:
-        """Multiply changes (k, …) of the weights, some of the k at a time."""
+        """Multiply changes (k, …) of the weights, chunk by chunk."""
         xp, count = api.array_namespace(self.x), int(next(iter(changes.values())).shape[0])
         widest = max(int(signal.shape[0] * signal.shape[1]) for signal in self.signals)
         step = max(1, CHUNK // max(1, widest))
@@ -211,11 +188,11 @@ class ReLUHessian(Hessian):
             dead: Numbers = (to_numpy(self.slopes[i - 1])[:, members] == 0).all(axis=0)
             bias = f"b{i}" if f"b{i}" in self.weights else None
             layers.append(HiddenLayer(f"W{i}", bias, f"W{i + 1}", f"layer {i}", cells, dead))
-        return CellReduction(
-            self.weights,
-            layers,
-            lambda weights, cells: self._at(weights, cells).parameter_gradient(),
-        )
+
+        def gradient(weights: Weights, cells: list[Numbers]) -> Weights:
+            return self._at(weights, cells).parameter_gradient()
+
+        return CellReduction(self.weights, layers, gradient)
 
     @cached_property
     def narrow(self) -> Self:
