@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import Array, Numbers, epsilon, nonzero, to_double
@@ -19,18 +20,13 @@ Derivatives = Callable[[Numbers], DerivativeErrors]
 """Returns bounds (..., C) for the loss's derivatives in C products from errors of the products."""
 
 
-def of_outputs(
-    data: Moments, loss: str | PointwiseLoss, g: Array, slack: Numbers
-) -> DerivativeErrors:
-    """Return the errors for products (..., C) that are a matrix with one input."""
-    found = derivative_errors(matrix_objective(data, loss), g[..., None], slack[..., None])
-    return DerivativeErrors(*(error[..., 0] for error in found))
-
-
-def of_inputs(objective: Any, g: Array, slack: Numbers) -> DerivativeErrors:
-    """Return the errors for products (..., C) that are a matrix with one output."""
-    found = derivative_errors(objective, g[..., None, :], slack[..., None, :])
-    return DerivativeErrors(*(error[..., 0, :] for error in found))
+def of_loss(data: Moments, loss: str | PointwiseLoss, g: Array, slack: Numbers) -> DerivativeErrors:
+    """Return the errors for products (..., C), one for each input or one for each output."""
+    inputs, outputs = data.dimensions
+    shape = (*g.shape[:-1], outputs, inputs)
+    matrix = api.array_namespace(g).reshape(g, shape)
+    found = derivative_errors(matrix_objective(data, loss), matrix, slack.reshape(shape))
+    return DerivativeErrors(*(error.reshape(g.shape) for error in found))
 
 
 def of_cells(
@@ -41,7 +37,7 @@ def of_cells(
     for c, cell in enumerate(cells):
         own, share = slice(c, c + 1), cell.n / total
         none = 0 * slack[..., own]
-        found = of_outputs(cell, loss, g[..., own], slack[..., own]) if cell.n else (none,) * 3
+        found = of_loss(cell, loss, g[..., own], slack[..., own]) if cell.n else (none,) * 3
         scales = (share, share**0.5, share**0.5)
         columns.append([s * error for s, error in zip(scales, found, strict=True)])
     return DerivativeErrors(*(np.concatenate(c, axis=-1) for c in zip(*columns, strict=True)))

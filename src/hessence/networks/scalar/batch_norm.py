@@ -107,8 +107,7 @@ class ScalarBatchNorm(ScalarNetwork):
         inputs, targets = samples_of(data)
         off, x = data.errors, np.abs(to_double(inputs[:, 0]))
         shift = self.beta is not None
-        slope = to_numpy(self._coefficients[..., 0] if shift else self._coefficients)
-        reach = np.abs(slope.astype(np.float64))[..., None] * off
+        reach = np.abs(to_double(self._coefficients[..., :1])) * off
         predictions = self._core._predict(inputs)[..., 0]
         (first, off_first), (second, off_second) = moved_derivatives(
             as_loss(loss), predictions, targets[:, 0], reach

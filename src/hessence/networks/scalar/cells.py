@@ -46,11 +46,6 @@ class Cells:
         """The Gram numbers of each cell, (..., 2)."""
         return gram(*self.weights)
 
-    def spread(self, numbers: Array) -> Array:
-        """Give every unit the number of its cell, (..., 2) → (..., m), and dead units 0."""
-        xp = api.array_namespace(numbers)
-        return xp.sum(xp.where(self.masks, numbers[..., None], 0 * numbers[..., None]), axis=-2)
-
     def hessian(
         self,
         gradient: Array,

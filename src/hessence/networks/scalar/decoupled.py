@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import array_api_compat as api
@@ -14,9 +13,7 @@ from hessence.data.losses import PointwiseLoss
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.data.moments import Moments
 from hessence.data.objectives import Quadratic, scalar_objective, vector_objective
-from hessence.networks.scalar._rounding import of_inputs, of_outputs
-from hessence.networks.scalar.gram import Gram, gram
-from hessence.networks.scalar.network import UniformNetwork
+from hessence.networks.scalar.network import ProductNetwork
 from hessence.networks.scalar.products import Products
 
 CORRELATION_TOLERANCE = 32
@@ -24,20 +21,22 @@ CORRELATION_TOLERANCE = 32
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Decoupled(UniformNetwork):
+class _Decoupled(ProductNetwork):
     W: Array
     V: Array
 
     order: ClassVar[tuple[str, ...]] = ("V", "W")
     rank: ClassVar[int] = 2
-
-    @cached_property
-    def _gram(self) -> Gram:
-        return gram(self.W, self.V)
+    letter: ClassVar[str]
+    """What labels call an input or an output."""
 
     @property
-    def _coefficients(self) -> Array:
-        return self._gram.inner
+    def _rows(self) -> tuple[Array, Array]:
+        return self.W, self.V
+
+    @property
+    def _names(self) -> list[str]:
+        return [f"/{self.letter}{c}" for c in range(int(self.W.shape[-2]))]
 
 
 class DecoupledInputs(_Decoupled):
@@ -72,6 +71,7 @@ class DecoupledInputs(_Decoupled):
     """
 
     shape: ClassVar[tuple[str, ...]] = ("D", "m")
+    letter: ClassVar[str] = "x"
 
     def __call__(self, x: Array) -> Array:
         """Return the predictions (..., n) for inputs (n, D)."""
@@ -80,34 +80,29 @@ class DecoupledInputs(_Decoupled):
         return self._predict(x)[..., 0]
 
     def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
-        objective, g = self._objective(self._data(x, y), loss), self._gram.inner
-        gradient, hessian, far = objective.gradient(g), objective.hessian(g), None
-        diagonal, neglected = api.array_namespace(g).linalg.diagonal, 0.0
-        if _is_diagonal(hessian):
-            neglected = _coupling(hessian, self._gram.norm)
-            hessian = diagonal(hessian)
-        names = [f"/x{d}" for d in range(int(self.W.shape[-2]))]
-        squared = objective.whole if isinstance(objective.whole, MatrixQuadratic) else None
-        if squared and _is_diagonal(squared.moments.xx, 0):
-            # Each input is a scalar network of its own, and as accurate as one.
-            variance, covariance = diagonal(squared.moments.xx), squared.moments.yx[0, :]
-            single = Quadratic(variance, covariance, floor=lambda: squared.solution[1])
-            gradient, far = single.gradient(g), single.far_gradient(g)
-        return Products(
-            self.W, self.V, gradient, hessian, self._gram, names, far_gradient=far,
-            derivatives=partial(of_inputs, objective.whole, g), neglected=neglected,
-        )  # fmt: skip
+        H = super().hessian(x, y, loss)
+        if not (H.coupled and _is_diagonal(H.loss_hessian, CORRELATION_TOLERANCE)):
+            return H
+        diagonal = api.array_namespace(self.W).linalg.diagonal(H.loss_hessian)
+        neglected = _coupling(H.loss_hessian, self._gram.norm)
+        return replace(H, loss_hessian=diagonal, neglected=neglected)
 
     def _predict(self, inputs: Array) -> Array:
         xp = api.array_namespace(inputs)
-        return xp.matmul(inputs, self._gram.inner[..., :, None])
+        return xp.matmul(inputs, self._coefficients[..., None])
 
     @property
     def _dimensions(self) -> tuple[int, int]:
         return (int(self.W.shape[-2]), 1)
 
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
-        return vector_objective(data, loss)
+        found, inputs = vector_objective(data, loss), data.dimensions[0]
+        if not (isinstance(found.whole, MatrixQuadratic) and _is_diagonal(data.xx, 0)):
+            return found
+        # Each input is a scalar network of its own, and as accurate as one; together they have the
+        # least loss, of which each is given the same share.
+        variance = api.array_namespace(data.xx).linalg.diagonal(data.xx)
+        return Quadratic(variance, data.yx[0, :], lambda: found.whole.solution[1] / inputs)
 
 
 class DecoupledOutputs(_Decoupled):
@@ -131,6 +126,7 @@ class DecoupledOutputs(_Decoupled):
     """
 
     shape: ClassVar[tuple[str, ...]] = ("K", "m")
+    letter: ClassVar[str] = "y"
 
     def __call__(self, x: Array) -> Array:
         """Return the predictions (..., n, K) for inputs (n,) or (n, 1)."""
@@ -140,24 +136,8 @@ class DecoupledOutputs(_Decoupled):
         require_shape("x", x, ("n", 1), batch=False)
         return self._predict(x)
 
-    def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
-        data, g = self._data(x, y), self._gram.inner
-        objective = self._objective(data, loss)
-        names = [f"/y{k}" for k in range(int(self.W.shape[-2]))]
-        squared = isinstance(objective, Quadratic)
-        return Products(
-            self.W,
-            self.V,
-            objective.gradient(g),
-            objective.hessian(g),
-            self._gram,
-            names,
-            far_gradient=objective.far_gradient(g) if squared else None,
-            derivatives=partial(of_outputs, data, loss, g),
-        )
-
     def _predict(self, inputs: Array) -> Array:
-        return inputs * self._gram.inner[..., None, :]
+        return inputs * self._coefficients[..., None, :]
 
     @property
     def _dimensions(self) -> tuple[int, int]:
@@ -167,13 +147,12 @@ class DecoupledOutputs(_Decoupled):
         return scalar_objective(data, loss)
 
 
-def _is_diagonal(matrix: Array, ulps: int = CORRELATION_TOLERANCE) -> bool:
+def _is_diagonal(matrix: Array, ulps: int) -> bool:
     xp = api.array_namespace(matrix)
     diagonal = xp.sqrt(xp.abs(xp.linalg.diagonal(matrix)))
     size = diagonal[..., :, None] * diagonal[..., None, :]
     eye = xp.eye(matrix.shape[-1], dtype=xp.bool, device=api.device(matrix))
-    tolerance = ulps * epsilon(matrix)
-    small = xp.abs(matrix) <= tolerance * size
+    small = xp.abs(matrix) <= ulps * epsilon(matrix) * size
     return bool(xp.all(xp.logical_or(eye, small)))
 
 

@@ -1,9 +1,10 @@
-"""What scalar networks share: weights of one shape, and samples as rows."""
+"""What scalar networks share: weights of one shape, samples as rows, and inner products."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import fields
+from functools import cached_property, partial
 from typing import Any, ClassVar, Self
 
 import array_api_compat as api
@@ -11,15 +12,18 @@ import array_api_compat as api
 from hessence._common.arrays import Array, floating, require_same_shape, require_shape
 from hessence.data.losses import PointwiseLoss, as_loss
 from hessence.data.moments import Moments, as_moments
+from hessence.data.objectives import Quadratic
 from hessence.networks.descent import Descent, WeightDescent
 from hessence.networks.network import Network
+from hessence.networks.scalar._rounding import of_loss
+from hessence.networks.scalar.gram import Gram, gram
+from hessence.networks.scalar.products import Products
 
 
 class UniformNetwork(Network):
     """A network whose weights are dataclass fields of one shape, with data x (n, D) and y (n, K).
 
-    Where `x` and `y` are asked for, the mean-squared error is also content with a
-    :class:`~hessence.Moments` in place of `x` and no `y`.
+    For the mean-squared error, `x` may be a :class:`~hessence.Moments`, without `y`.
     """
 
     order: ClassVar[tuple[str, ...]]
@@ -59,20 +63,8 @@ class UniformNetwork(Network):
         costs = as_loss(loss).value(self._predict(inputs), targets)
         return xp.sum(costs, axis=(-2, -1)) / data.n
 
-    def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
-        """Return the gradient of the loss, flat, in parameter order: that of ⟨w, v⟩ is (w, v)."""
-        xp, batch = api.array_namespace(self._reference[1]), self.batch_shape
-        objective = self._objective(self._data(x, y), loss)
-        gradient = self._by_unit(objective.gradient(self._coefficients))
-        swapped = reversed(self._weights.values())
-        return xp.concat([xp.reshape(gradient * a, (*batch, -1)) for a in swapped], axis=-1)
-
-    def _by_unit(self, numbers: Array) -> Array:
-        """Give every unit the number of its inner product."""
-        return numbers[..., None]
-
     def descent(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Descent:
-        """Return how gradient descent moves this network, with data that are checked once."""
+        """Return how gradient descent moves this network; the data are checked once."""
         return WeightDescent(self, x=self._data(x, y), loss=loss)
 
     def _data(self, x: Any, y: Any) -> Moments:
@@ -108,6 +100,52 @@ class UniformNetwork(Network):
     def __repr__(self) -> str:
         sizes = self._reference[1].shape[-len(self.shape) :]
         return self._described(dict(zip(self.shape, sizes, strict=True)))
+
+
+class ProductNetwork(UniformNetwork):
+    """A network whose loss depends only on C inner products ⟨w_c, v_c⟩ of its weights."""
+
+    @property
+    @abstractmethod
+    def _rows(self) -> tuple[Array, Array]:
+        """The w and the v of each product, (..., C, m)."""
+
+    @property
+    def _names(self) -> list[str]:
+        """What to append to the labels of each product."""
+        return [""]
+
+    @cached_property
+    def _gram(self) -> Gram:
+        return gram(*self._rows)
+
+    @property
+    def _coefficients(self) -> Array:
+        return self._gram.inner
+
+    def gradient(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Array:
+        """Return the gradient of the loss, flat, in the order (v, w): that of ⟨w, v⟩ is (w, v)."""
+        objective = self._objective(self._data(x, y), loss)
+        gradient = objective.gradient(self._coefficients)[..., None]
+        halves = [self._by_parameter(gradient * rows) for rows in self._rows]
+        return api.array_namespace(gradient).concat(halves, axis=-1)
+
+    def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
+        data, g = self._data(x, y), self._coefficients
+        objective = self._objective(data, loss)
+        return Products(
+            *self._rows,
+            objective.gradient(g),
+            objective.hessian(g),
+            self._gram,
+            self._names,
+            far_gradient=objective.far_gradient(g) if isinstance(objective, Quadratic) else None,
+            derivatives=partial(of_loss, data, loss, g),
+        )
+
+    def _by_parameter(self, rows: Array) -> Array:
+        """Arrange rows (..., C, m) as a vector with an entry for each v, or each w."""
+        return api.array_namespace(rows).reshape(rows, (*self.batch_shape, -1))
 
 
 class ScalarNetwork(UniformNetwork):

@@ -12,7 +12,7 @@ from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
 from hessence.data.objectives import vector_objective
-from hessence.networks.scalar._rounding import of_inputs
+from hessence.networks.scalar._rounding import of_loss
 from hessence.networks.scalar.network import ScalarNetwork
 from hessence.networks.scalar.vector_hessian import VectorHessian
 
@@ -58,11 +58,12 @@ class ScalarAffine(ScalarNetwork):
     def hessian(
         self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse"
     ) -> VectorHessian:
-        objective, beta = self._objective(self._data(x, y), loss), self._coefficients
+        data, beta = self._data(x, y), self._coefficients
+        objective = self._objective(data, loss)
         V = api.array_namespace(self.w).stack([self.v, self.b], axis=-2)
         return VectorHessian(
             self.w, V, objective.gradient(beta), objective.hessian(beta),
-            derivatives=partial(of_inputs, objective.whole, beta),
+            derivatives=partial(of_loss, data.with_constant(), loss, beta),
         )  # fmt: skip
 
     @cached_property

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from hessence._common.arrays import Array
 from hessence.data.losses import PointwiseLoss
 from hessence.data.moments import Moments
-from hessence.data.objectives import Quadratic, scalar_objective
-from hessence.networks.scalar._rounding import of_outputs
+from hessence.data.objectives import scalar_objective
 from hessence.networks.scalar.anatomy import Anatomy, dissect, phase_of
 from hessence.networks.scalar.descent import ScalarDescent
-from hessence.networks.scalar.gram import Gram, gram
-from hessence.networks.scalar.network import ScalarNetwork
-from hessence.networks.scalar.products import Products
+from hessence.networks.scalar.network import ProductNetwork, ScalarNetwork
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ScalarLinear(ScalarNetwork):
+class ScalarLinear(ScalarNetwork, ProductNetwork):
     r"""f(x) = ⟨w, v⟩ x, with parameters ordered (v, w).
 
     With σ² = E[x²], c = E[y x], g = ⟨w, v⟩ and δ = σ² g − c, the Hessian of ½ E(f − y)² has
@@ -53,27 +49,13 @@ class ScalarLinear(ScalarNetwork):
 
     order: ClassVar[tuple[str, ...]] = ("v", "w")
 
-    @cached_property
-    def _gram(self) -> Gram:
-        return gram(self.w, self.v)
-
-    def hessian(self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse") -> Products:
-        data, g = self._data(x, y), self._gram.inner
-        objective = self._objective(data, loss)
-        squared = isinstance(objective, Quadratic)
-        return Products(
-            self.w[..., None, :],
-            self.v[..., None, :],
-            objective.gradient(g)[..., None],
-            objective.hessian(g)[..., None],
-            self._gram.at(None),
-            far_gradient=objective.far_gradient(g)[..., None] if squared else None,
-            derivatives=partial(of_outputs, data, loss, g[..., None]),
-        )
+    @property
+    def _rows(self) -> tuple[Array, Array]:
+        return self.w[..., None, :], self.v[..., None, :]
 
     def anatomy(self, x: Array, y: Array = None) -> Anatomy:
         """Take the sharpness of the mean-squared error apart into four terms that add up to it."""
-        return dissect(self.w, self.v, self._gram, self._objective(self._data(x, y), "mse"))
+        return dissect(self.w, self.v, self._gram.at(0), self._objective(self._data(x, y), "mse"))
 
     def phase(self, x: Array, y: Array = None) -> Any:
         """Return ``"early"``, ``"late"`` or ``"divergent"``; None if the solution is g = 0.
@@ -82,8 +64,7 @@ class ScalarLinear(ScalarNetwork):
         divergent beyond it (Singh & Hofmann, Section 1). A residual–input covariance that is zero
         to rounding counts as late.
         """
-        objective = self._objective(self._data(x, y), "mse")
-        return phase_of(self._gram.inner, objective)
+        return phase_of(self._coefficients[..., 0], self._objective(self._data(x, y), "mse"))
 
     def descent(
         self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse"
@@ -92,11 +73,7 @@ class ScalarLinear(ScalarNetwork):
         return ScalarDescent(self, self._data(x, y), loss)
 
     def _predict(self, inputs: Array) -> Array:
-        return self._gram.inner[..., None, None] * inputs
+        return self._coefficients[..., None] * inputs
 
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
         return scalar_objective(data, loss)
-
-    @property
-    def _coefficients(self) -> Array:
-        return self._gram.inner

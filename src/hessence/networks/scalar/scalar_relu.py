@@ -18,7 +18,7 @@ from hessence.networks.scalar._rounding import of_cells
 from hessence.networks.scalar.anatomy import CellwiseAnatomy, dissect, phase_of
 from hessence.networks.scalar.cells import CELLS, CellProducts, Cells
 from hessence.networks.scalar.descent import ScalarDescent
-from hessence.networks.scalar.network import ScalarNetwork
+from hessence.networks.scalar.network import ProductNetwork, ScalarNetwork
 
 
 class KinkWarning(UserWarning):
@@ -43,7 +43,7 @@ class CellObjectives:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ScalarReLU(ScalarNetwork):
+class ScalarReLU(ScalarNetwork, ProductNetwork):
     r"""f(x) = ⟨w, max(v x, 0)⟩, with parameters ordered (v, w).
 
     Units with v_j > 0 see the samples x > 0, units with v_j < 0 the samples x ≤ 0, and the Hessian
@@ -150,11 +150,11 @@ class ScalarReLU(ScalarNetwork):
         return Cells(self.w, self.v)
 
     @property
-    def _coefficients(self) -> Array:
-        return self._cells.gram.inner
+    def _rows(self) -> tuple[Array, Array]:
+        return self._cells.weights
 
-    def _by_unit(self, numbers: Array) -> Array:
-        return self._cells.spread(numbers)
+    def _by_parameter(self, rows: Array) -> Array:
+        return api.array_namespace(rows).sum(rows, axis=-2)
 
     def _predict(self, inputs: Array) -> Array:
         xp = api.array_namespace(inputs)
