@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,30 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, outside)
 
 
-def value_table(values: Array, errors: Array, resolved: Array = None) -> list[str]:
-    r"""Return the lines of a table of eigenvalues (*batch, k), of a batch their range.
+def table_lines(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], total: int, *, left: int = 0
+) -> list[str]:
+    """Return the lines of a table; of `total` rows, the first and last ones are given.
 
-    What is not resolved is marked.
+    The first `left` columns are aligned to the left. What a row has beyond the headings follows it.
+    """
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=False)]
+    lines = []
+    for row in (headings, *rows):
+        cells = [
+            f"{text:{'<' if i < left else '>'}{width}}"
+            for i, (text, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        lines.append("  " + "  ".join(cells) + "".join(row[len(widths) :]))
+    if hidden := total - len(rows):
+        lines.insert(1 + len(rows) // 2, f"  … {hidden} more …")
+    return lines
+
+
+def value_table(values: Array, errors: Array, resolved: Array = None) -> list[str]:
+    r"""Return the lines of a table of eigenvalues (*batch, k); of a batch, their range.
+
+    Unresolved ones are marked.
 
     Examples
     --------
@@ -41,18 +62,17 @@ def value_table(values: Array, errors: Array, resolved: Array = None) -> list[st
     """
     values, errors = to_numpy(values), to_numpy(errors)
     count = int(values.shape[-1])
-    shown = range(count) if count <= SHOWN else [*range(SHOWN // 2), *range(-SHOWN // 2, 0)]
-    rows = [("value", "error", "")]
-    for i in shown:
+    rows = []
+    for i in range(count) if count <= SHOWN else (*range(SHOWN // 2), *range(-SHOWN // 2, 0)):
         sure = resolved is None or bool(to_numpy(resolved)[..., i].all())
-        rows.append((_range(values[..., i]), f"{errors[..., i].max():.1e}", "" if sure else " !"))
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    lines = [f"  {a:>{widths[0]}}  {b:>{widths[1]}}{mark}" for a, b, mark in rows]
-    if count > SHOWN:
-        lines.insert(1 + SHOWN // 2, f"  … {count - SHOWN} more …")
-    return lines
+        error = f"{errors[..., i].max():.1e}"
+        rows.append((range_text(values[..., i]), error, "" if sure else " !"))
+    return table_lines(("value", "error"), rows, count)
 
 
-def _range(numbers: Any) -> str:
-    low = f"{numbers.min():.6g}"
-    return f"{low} … {numbers.max():.6g}" if numbers.ndim else low
+def range_text(numbers: Any, form: str = ".6g", form_of_range: str | None = None) -> str:
+    """Return a number, or the range of an array of them, as text."""
+    numbers = to_numpy(numbers)
+    if not numbers.ndim:
+        return f"{numbers:{form}}"
+    return " … ".join(f"{end:{form_of_range or form}}" for end in (numbers.min(), numbers.max()))

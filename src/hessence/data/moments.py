@@ -7,10 +7,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import array_api_compat as api
-import numpy as np
 
-from hessence._common.arrays import Array, floating, require_shape, to_numpy
-from hessence._common.summation import exact_product
+from hessence._common.arrays import Array, floating, is_finite, require_shape
+from hessence._common.summation import exact_product, exact_sum
 
 SUMS = ("sum_x", "sum_y", "sum_xx", "sum_yx", "sum_yy")
 
@@ -73,10 +72,10 @@ class Moments:
 
     def __init__(self, x: Array, y: Array, *, like: tuple[str, Array] | None = None) -> None:
         _, x, y = floating(like, x=x, y=y)
-        if not 1 <= x.ndim <= 2:
-            raise ValueError(f"x must have shape (n,) or (n, D), got {tuple(x.shape)}.")
-        if not 1 <= y.ndim <= 2:
-            raise ValueError(f"y must have shape (n,) or (n, K), got {tuple(y.shape)}.")
+        for name, array, letter in (("x", x, "D"), ("y", y, "K")):
+            if not 1 <= array.ndim <= 2:
+                shape = tuple(array.shape)
+                raise ValueError(f"{name} must have shape (n,) or (n, {letter}), got {shape}.")
         self._hold(_columns(x), _columns(y))
 
     @classmethod
@@ -124,21 +123,21 @@ class Moments:
     @cached_property
     def sum_x(self) -> Array:
         """The sum of all x."""
-        x, _ = self._held()
+        x = self._held()[0]
         return api.array_namespace(x).sum(x, axis=0)
 
     @cached_property
     def sum_y(self) -> Array:
         """The sum of all y."""
-        _, y = self._held()
+        y = self._held()[1]
         return api.array_namespace(y).sum(y, axis=0)
 
     @cached_property
     def sum_xx(self) -> Array:
         """The sum of all x xᵀ."""
-        x, _ = self._held()
+        x = self._held()[0]
         total = _products(x, x)
-        if not np.isfinite(to_numpy(total)).all():
+        if not is_finite(total):
             raise ValueError("x is too large: its second moment overflows.")
         return total
 
@@ -151,7 +150,7 @@ class Moments:
     @cached_property
     def sum_yy(self) -> Array:
         """The sum of all y yᵀ."""
-        _, y = self._held()
+        y = self._held()[1]
         return _products(y, y)
 
     x_mean = _average("sum_x", "The average of x.")
@@ -179,14 +178,12 @@ class Moments:
         count = xp.ones_like(self.sum_x[:1]) * self.n
         top = xp.concat([self.sum_xx, self.sum_x[:, None]], axis=1)
         bottom = xp.concat([self.sum_x, count], axis=0)[None, :]
-        sums = {
+        changed = {
             "sum_x": bottom[0, :],
-            "sum_y": self.sum_y,
             "sum_xx": xp.concat([top, bottom], axis=0),
             "sum_yx": xp.concat([self.sum_yx, self.sum_y[:, None]], axis=1),
-            "sum_yy": self.sum_yy,
         }
-        return _from_sums(self.n, sums)
+        return self._changed(changed)
 
     def scaled(self, factor: float) -> Moments:
         """Return the moments of the inputs times a number."""
@@ -194,8 +191,9 @@ class Moments:
             x, y = self.samples
             return _subset(factor * x, y)
         # "sum_xx" is of degree 2 in x, "sum_yx" of degree 1.
-        sums = {name: factor ** name.count("x") * getattr(self, name) for name in SUMS}
-        return _from_sums(self.n, sums)
+        return self._changed(
+            {name: factor ** name.count("x") * getattr(self, name) for name in SUMS}
+        )
 
     def less(self, matrix: Array, factor: float = 1.0) -> Moments:
         """Return the moments of the targets y − factor · A x, for a matrix A (K, D)."""
@@ -207,17 +205,17 @@ class Moments:
         matrix = factor * matrix
         fitted = xp.matmul(matrix, self.sum_xx)
         crossed = xp.matmul(self.sum_yx, transposed(matrix))
-        sums = {
-            "sum_x": self.sum_x,
+        explained = crossed + transposed(crossed) - xp.matmul(fitted, transposed(matrix))
+        changed = {
             "sum_y": self.sum_y - xp.matmul(matrix, self.sum_x),
-            "sum_xx": self.sum_xx,
             "sum_yx": self.sum_yx - fitted,
-            "sum_yy": self.sum_yy
-            - crossed
-            - transposed(crossed)
-            + xp.matmul(fitted, transposed(matrix)),
+            "sum_yy": self.sum_yy - explained,
         }
-        return _from_sums(self.n, sums)
+        return self._changed(changed)
+
+    def _changed(self, sums: dict[str, Array]) -> Moments:
+        """Return moments without samples, of which some sums differ from these."""
+        return _from_sums(self.n, {name: getattr(self, name) for name in SUMS} | sums)
 
     def _held(self) -> tuple[Array, Array]:
         if self.samples is None:
@@ -247,11 +245,8 @@ class _Accumulator:
             )
         self._n += part.n
         for name in SUMS:
-            old, new = self._sums[name], getattr(part, name)
-            total = old + new
-            shared = total - old
-            self._errors[name] = self._errors[name] + ((old - (total - shared)) + (new - shared))
-            self._sums[name] = total
+            self._sums[name], lost = exact_sum(self._sums[name], getattr(part, name))
+            self._errors[name] = self._errors[name] + lost
 
     def total(self) -> Moments:
         return _from_sums(self._n, {name: self._sums[name] + self._errors[name] for name in SUMS})
@@ -278,9 +273,7 @@ def samples_of(moments: Moments) -> tuple[Array, Array]:
 
 def _from_sums(n: int, sums: dict[str, Array]) -> Moments:
     moments = Moments.__new__(Moments)
-    moments.n = n
-    moments.samples = None
-    moments.__dict__.update(sums)
+    moments.__dict__.update(sums, n=n, samples=None)
     return moments
 
 

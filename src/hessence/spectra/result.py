@@ -203,40 +203,15 @@ def largest_magnitude(values: Array, counts: Array) -> Array:
     return xp.max(xp.where(counts > 0, magnitudes, xp.zeros_like(magnitudes)), axis=-1)
 
 
-def expanded(values: Numbers, counts: Numbers, size: int) -> Numbers:
+def repeated(counts: Numbers) -> Numbers:
+    """Return the index of each group as often as its count says, (..., size)."""
+    groups = np.arange(counts.shape[-1])
+    rows = [np.repeat(groups, row) for row in counts.reshape(-1, len(groups))]
+    return np.reshape(rows, (*counts.shape[:-1], -1))
+
+
+def expanded(values: Numbers, counts: Numbers) -> Numbers:
     """Return values as often as their counts say, largest first, (..., size)."""
     order = np.argsort(-values, axis=-1, stable=True)
     values, counts = (np.take_along_axis(a, order, axis=-1) for a in (values, counts))
-    rows = zip(
-        values.reshape(-1, values.shape[-1]), counts.reshape(-1, counts.shape[-1]), strict=True
-    )
-    expanded = [np.repeat(row, count) for row, count in rows]
-    return np.reshape(expanded, (*values.shape[:-1], size))
-
-
-def table(rows: list[tuple[str, Array, Any]], total: int) -> list[str]:
-    """Return the lines of a table of labels, values and multiplicities, the first and last ones."""
-    texts = [("label", "value", "multiplicity")]
-    texts += [(label, _number(value), _multiplicity(count)) for label, value, count in rows]
-    widths = [max(len(text[i]) for text in texts) for i in range(3)]
-    lines = [
-        f"  {text[0]:<{widths[0]}}  {text[1]:>{widths[1]}}  {text[2]:>{widths[2]}}"
-        for text in texts
-    ]
-    if hidden := total - len(rows):
-        lines.insert(1 + len(rows) // 2, f"  … {hidden} more …")
-    return lines
-
-
-def _number(value: Array) -> str:
-    values = to_numpy(value)
-    if values.ndim == 0:
-        return f"{float(values):.5g}"
-    return f"{values.min():.3g} … {values.max():.3g}"
-
-
-def _multiplicity(count: Any) -> str:
-    if isinstance(count, int):
-        return str(count)
-    counts = to_numpy(count)
-    return f"{counts.min()} … {counts.max()}"
+    return np.take_along_axis(values, repeated(counts), axis=-1)

@@ -11,14 +11,14 @@ import numpy as np
 
 from hessence._common.arrays import Array, Numbers, dtype_name, integers, like, to_numpy
 from hessence._common.device import available
-from hessence._common.messages import SHOWN
+from hessence._common.messages import SHOWN, range_text, table_lines
 from hessence._common.schema import LARGEST, as_dtype
 from hessence._common.summation import compensated_sum
 from hessence.krylov.density_result import Density, known_density
 from hessence.krylov.request import Outcome
 from hessence.spectra.certificate import Certificate, certify
 from hessence.spectra.differences import GradientDifferences
-from hessence.spectra.result import SpectralResult, expanded, largest_magnitude, table
+from hessence.spectra.result import SpectralResult, expanded, largest_magnitude, repeated
 from hessence.spectra.small_eigen import require_no_overflow
 from hessence.spectra.subspaces import Eigenspace, Subspaces
 
@@ -91,8 +91,10 @@ class Spectrum(SpectralResult, kind="spectrum"):
         values = xp.concat(columns, axis=-1) + 0.0  # no negative zeros
         sizes = [int(column.shape[-1]) for column in columns]
         self._ends = np.cumsum(sizes)
-        counts = _join_counts([family.multiplicity for family in self.families], sizes, values)
-        self._arrange(values, counts)
+        lead = tuple(values.shape[:-1])
+        each = [np.broadcast_to(to_numpy(f.multiplicity), lead) for f in self.families]
+        counts = np.repeat(np.stack(each, axis=-1), sizes, axis=-1)
+        self._arrange(values, integers(counts, values))
 
     def _arrange(self, values: Array, counts: Array) -> None:
         """Keep the groups; those of a single network without the empty ones, and sorted."""
@@ -134,15 +136,11 @@ class Spectrum(SpectralResult, kind="spectrum"):
 
         This is the one place where multiplicities are expanded, anew on each call.
         """
-        xp, values, counts = self._xp, self.values, self.multiplicities
+        xp, values = self._xp, self.values
         if values.ndim == 1:
-            return xp.repeat(values, counts)
-        ends = xp.cumulative_sum(counts, axis=-1)
-        position = xp.arange(len(self), device=api.device(values))
-        group = xp.zeros((*values.shape[:-1], len(self)), dtype=xp.int64, device=api.device(values))
-        for g in range(values.shape[-1] - 1):
-            group = group + xp.astype(position >= ends[..., g : g + 1], xp.int64)
-        return xp.take_along_axis(values, group, axis=-1)
+            return xp.repeat(values, self.multiplicities)
+        groups = integers(repeated(to_numpy(self.multiplicities)), values)
+        return xp.take_along_axis(values, groups, axis=-1)
 
     def __len__(self) -> int:
         """Return the number of eigenvalues."""
@@ -167,9 +165,7 @@ class Spectrum(SpectralResult, kind="spectrum"):
         # If each value is within e of its own eigenvalue, the i-th largest eigenvalue lies between
         # the i-th largest of all value − e and of all value + e.
         values, counts = to_numpy(self._values), to_numpy(self._counts)
-        here, low, high = (
-            expanded(values + sign * self._bounds, counts, len(self)) for sign in (0, -1, 1)
-        )
+        here, low, high = (expanded(values + sign * self._bounds, counts) for sign in (0, -1, 1))
         return like(np.maximum(high - here, here - low), self._values)
 
     @cached_property
@@ -336,8 +332,15 @@ class Spectrum(SpectralResult, kind="spectrum"):
         return Spectrum.from_dict, (self.to_dict(),)
 
     def __repr__(self) -> str:
-        shown = self.ends(SHOWN)
-        lines = table([(s.label, s.value, s.multiplicity) for s in shown], self._groups)
+        rows = [
+            (
+                space.label,
+                range_text(space.value, ".5g", ".3g"),
+                range_text(space.multiplicity, "d"),
+            )
+            for space in self.ends(SHOWN)
+        ]
+        lines = table_lines(("label", "value", "multiplicity"), rows, self._groups, left=1)
         batch = tuple(self._values.shape[:-1])
         of = f" of each of {batch} networks" if batch else ""
         kind = "" if self.exact else ", estimated"
@@ -378,19 +381,3 @@ class Spectrum(SpectralResult, kind="spectrum"):
             xp.take_along_axis(self._values, order, axis=-1),
             xp.take_along_axis(self._counts, order, axis=-1),
         )
-
-
-def _join_counts(multiplicities: list[Any], sizes: list[int], values: Array) -> Array:
-    """Return the multiplicity of every group, shaped like the values."""
-    xp = api.array_namespace(values)
-    if values.ndim == 1:
-        counts, ends = np.empty(sum(sizes), dtype=np.int64), np.cumsum(sizes)
-        for multiplicity, size, end in zip(multiplicities, sizes, ends, strict=True):
-            counts[end - size : end] = multiplicity
-        return integers(counts, values)
-    lead = tuple(values.shape[:-1])
-    columns = []
-    for multiplicity, size in zip(multiplicities, sizes, strict=True):
-        column = integers(multiplicity, values)
-        columns.append(xp.broadcast_to(xp.broadcast_to(column, lead)[..., None], (*lead, size)))
-    return xp.concat(columns, axis=-1)
