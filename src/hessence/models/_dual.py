@@ -22,7 +22,7 @@ from hessence._common.device import available, budget
 from hessence.models._gram import CHUNK_BYTES, Rows
 from hessence.models._jacobian import Jacobian
 from hessence.models._layer_factors import MisfitError
-from hessence.models._loss_hessian import sample_blocks
+from hessence.models._loss_hessian import LossHessian, sample_blocks
 from hessence.models.criterion import PairCriterion
 from hessence.models.data import parallel
 from hessence.spectra.frames import Complement
@@ -80,12 +80,14 @@ def dual_spectrum(G: Any) -> Spectrum:
             f"there are {rows.count} predicted numbers, and the dual is taken of at most {LARGEST}."
         )
     factors = _loss_factors(G, rows)
-    gram = factors.between(_gram(G, rows))
-    G = _lean(G)
-    dual = Dual(G, gram, factors)
-    dual.require_agreement()
+    gram = _gram(G, rows)
+    w = _random_column(gram, len(gram))
+    image = factors.apply(gram @ factors.apply(w, transposed=False), transposed=True)
+    gram = factors.between(gram)
+    _require_small("the dual", gram @ w - image, image)
+    dual = Dual(Jacobian(G.problem, rows.step, G._chosen), gram, factors)
     # What rounding does inside of the model is measured where errors are asked for.
-    found = Spectrum(dual.families(), "dual", operator=G, defect=dual.defect)
+    found = Spectrum(dual.families(), "dual", operator=_lean(G), defect=dual.defect)
     found.reason = f"{THEOREM}."
     return found
 
@@ -108,20 +110,24 @@ def _gram(G: Any, rows: Rows) -> Tensor:
     Layers may take more of some samples than of others; then it is found from one at a time.
     """
     try:
-        return _with_right_squares(G, rows.gram())
+        return _confirmed(G, rows, rows.gram())
     except (MisfitError, NoDual):
         pass
-    return _with_right_squares(G, Rows(G.problem, G._chosen, alone=True).gram())
+    return _confirmed(G, rows, Rows(G.problem, G._chosen, alone=True).gram())
 
 
-def _with_right_squares(G: Any, gram: Tensor) -> Tensor:
-    """Compare ⟨w, J Jᵀ w⟩, with a random w, with |Jᵀ w|² by automatic differentiation."""
-    w, lean = _random_column(gram), _lean(G)
-    found = w.mT @ gram @ w
-    squares = torch.zeros_like(found)
-    for chosen in _some_at_a_time(G):
-        squares += Jacobian(G.problem, lean._graphs, chosen).pull(w).norm().square()
-    _require_small(found - squares, squares)
+def _confirmed(G: Any, rows: Rows, gram: Tensor) -> Tensor:
+    """Compare J Jᵀ w, with a random w, with products by automatic differentiation.
+
+    It is a sum over parameters, which are taken a few at a time to save memory.
+    """
+    w = _random_column(gram, len(gram))
+    whole = gram @ w
+    rest = whole.clone()
+    for chosen in _small_sets(G):
+        jacobian = Jacobian(G.problem, rows.step, chosen)
+        rest -= jacobian.push(jacobian.pull(w))
+    _require_small("the Gram matrix of the Jacobian", rest, whole)
     return gram
 
 
@@ -178,17 +184,29 @@ def _loss_factors(G: Any, rows: Rows) -> LossFactors:
     targets = [target for _, target in batches]
     pairs = list(zip(rows.predictions, targets, strict=True))
     divisor = G._divisor(sum(criterion.count(*pair) for pair in pairs))
+    hessians = [criterion.hessian(*pair) for pair in pairs]
     samples = [n if criterion.separable else 1 for n in rows.samples]
     blocks = [
-        _loss_blocks(criterion, *pair, n) / divisor for pair, n in zip(pairs, samples, strict=True)
+        _loss_blocks(hessian, f, n) / divisor
+        for hessian, f, n in zip(hessians, rows.predictions, samples, strict=True)
     ]
     _require_finite(G, blocks, "the Hessian of the loss at the predictions contains")
-    return LossFactors([_root(block) for block in blocks])
+    factors = LossFactors([_root(block) for block in blocks])
+    u = _random_column(G.reference, rows.count)
+    parts = u.split([f.numel() for f in rows.predictions])
+    images = [
+        hessian(part.reshape(f.shape)).reshape(-1, 1) / divisor
+        for hessian, part, f in zip(hessians, parts, rows.predictions, strict=True)
+    ]
+    image = torch.cat(images)
+    ours = factors.apply(factors.apply(u, transposed=True), transposed=False)
+    _require_small("the loss Hessian, sample by sample,", ours - image, image)
+    return factors
 
 
-def _loss_blocks(criterion: PairCriterion, prediction: Tensor, target: Any, samples: int) -> Tensor:
+def _loss_blocks(hessian: LossHessian, prediction: Tensor, samples: int) -> Tensor:
     """Return the loss Hessian of every sample (n, K, K), or its diagonal (n, K) if that is all."""
-    found = sample_blocks(criterion.hessian(prediction, target), prediction, samples)
+    found = sample_blocks(hessian, prediction, samples)
     diagonal = found.diagonal(dim1=1, dim2=2)
     entries, beside = torch.count_nonzero(found), torch.count_nonzero(diagonal)
     return diagonal.clone() if entries == beside else found
@@ -212,18 +230,17 @@ class Dual:
 
     Parameters
     ----------
-    G : ModelGgn
-        The matrix.
+    jacobian : Jacobian
+        J.
     gram : Tensor (N, N)
         The dual.
     factors : LossFactors
         L.
     """
 
-    def __init__(self, G: Any, gram: Tensor, factors: LossFactors) -> None:
-        self._G, self._gram, self._factors = G, gram, factors
-        self._jacobian = Jacobian(G.problem, G._graphs, G._chosen)
-        self._size = int(G.shape[0])
+    def __init__(self, jacobian: Jacobian, gram: Tensor, factors: LossFactors) -> None:
+        self._jacobian, self._gram, self._factors = jacobian, gram, factors
+        self._size = jacobian.size
         values = torch.linalg.eigvalsh(gram).flip(0)[: self._size]
         # What rounding may have made is no range: these are flat, within the errors.
         cut = ROUNDING * torch.finfo(values.dtype).eps * values.abs().max()
@@ -252,32 +269,6 @@ class Dual:
         flat = Columns(lambda copies: self._complement(copies))
         families.append(Subspaces(("flat",), lambda _: flat, self._size - self.rank, values=zero))
         return families
-
-    def require_agreement(self) -> None:
-        """Compare K w, with a random w, with products by automatic differentiation.
-
-        K is a sum over parameters, which are taken some at a time: with v = Jᵀ L w in them, Lᵀ J v
-        is their part of K w. Its squared norm is ⟨v, G v⟩, which is compared for the last of them
-        that matter: L is the same for all.
-        """
-        w = _random_column(self._gram)
-        whole = self._gram @ w
-        rest, compared = whole.clone(), False
-        directions = self._factors.apply(w, transposed=False)
-        for chosen in reversed(list(_some_at_a_time(self._G))):
-            jacobian = Jacobian(self._G.problem, self._G._graphs, chosen)
-            v = jacobian.pull(directions)
-            part = self._factors.apply(jacobian.push(v), transposed=True)
-            rest -= part
-            if not compared and float(part.norm()):
-                # Graphs are not kept: each holds a gradient of all parameters.
-                graphs = self._G._graphs.within(0)
-                product = type(self._G)(self._G.problem, graphs, chosen) @ v
-                _require_small(v.mT @ product - part.mT @ part, part.mT @ part)
-                compared = True
-                del product
-            del v  # before the next is made
-        _require_small(rest, whole)
 
     @cached_property
     def _vectors(self) -> Tensor:
@@ -332,32 +323,28 @@ def _lean(G: Any) -> Any:
     return type(G)(G.problem, G._graphs.within(CHUNK_BYTES), G._chosen)
 
 
-def _random_column(gram: Tensor) -> Tensor:
-    normal = np.random.default_rng(0).normal(size=(len(gram), 1))
-    return torch.as_tensor(normal).to(gram)
+def _random_column(like: Tensor, rows: int) -> Tensor:
+    return torch.as_tensor(np.random.default_rng(0).normal(size=(rows, 1))).to(like)
 
 
-def _require_small(difference: Tensor, of: Tensor) -> None:
+def _require_small(what: str, difference: Tensor, of: Tensor) -> None:
     gap = float(difference.norm()) / (float(of.norm()) or 1.0)
     if not gap <= AGREEMENT[of.dtype]:
-        raise NoDual(
-            "the Gram matrix of the Jacobian differs from automatic differentiation by "
-            f"{gap:.1e}, relative."
-        )
+        raise NoDual(f"{what} differs from automatic differentiation by {gap:.1e}, relative.")
 
 
-def _some_at_a_time(G: Any) -> Iterator[list[int]]:
+def _small_sets(G: Any) -> Iterator[list[int]]:
     """Cut the parameters of a matrix into sets that are small beside a chunk of rows, or single."""
     leaves, size = G.problem.copy.parameters.leaves, 0.0
-    some: list[int] = []
+    chosen: list[int] = []
     for i in G._chosen:
-        if some and size + leaves[i].nbytes > CHUNK_BYTES / 8:
-            yield some
-            some, size = [], 0.0
-        some.append(i)
+        if chosen and size + leaves[i].nbytes > CHUNK_BYTES / 8:
+            yield chosen
+            chosen, size = [], 0.0
+        chosen.append(i)
         size += leaves[i].nbytes
-    if some:
-        yield some
+    if chosen:
+        yield chosen
 
 
 def _unnamed(member: int) -> str:

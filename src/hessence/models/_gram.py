@@ -57,6 +57,8 @@ class Rows:
         How many samples each batch counts for.
     count : int
         The number N of all rows.
+    step : int
+        How many samples a run of the model may take at once, to fit into memory.
     """
 
     def __init__(self, problem: Problem, chosen: Sequence[int], *, alone: bool = False) -> None:
@@ -71,6 +73,7 @@ class Rows:
         self.predictions: list[Tensor] = []
         self._pieces: list[Piece] = []
         self.count = 0
+        self.step = max(map(len, batches)) if self._apart else 1
         for inputs in batches:
             self._look(inputs)
         self._tell_room()
@@ -112,7 +115,12 @@ class Rows:
     def _look(self, inputs: Any) -> None:
         """Run the model on a batch, some samples at a time, and see how it uses its parameters."""
         found = []
-        for part in inputs.split(self._step(inputs)) if self._apart else [inputs]:
+        parts = [inputs]
+        if self._apart:
+            step = self._step(inputs)
+            self.step = min(self.step, step)
+            parts = inputs.split(1 if self._alone else step)
+        for part in parts:
             with torch.enable_grad():
                 prediction, calls = watched(self._copy, predict, part)
             if not isinstance(prediction, Tensor):
@@ -138,8 +146,6 @@ class Rows:
 
     def _step(self, inputs: Tensor) -> int:
         """Return how many samples are run at a time."""
-        if self._alone:
-            return 1
         calls: list[Call] = []
 
         def run(some: Tensor) -> Any:

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from hessence.models._problem import Problem
-from hessence.models._products import Graphs, pull_back
+from hessence.models._products import gradients, pull_back
 from hessence.models.criterion import predict
 
 
@@ -19,16 +20,21 @@ class Jacobian:
     Parameters
     ----------
     problem : Problem
-        The model.
-    graphs : Graphs
-        What cuts the data into chunks.
+        The model and the data, all of which are in memory.
+    samples : int
+        How many samples the model runs on at once, if it may be given any number of them.
     chosen : sequence of int
         Which parameters.
     """
 
-    def __init__(self, problem: Problem, graphs: Graphs, chosen: Sequence[int]) -> None:
-        self._copy, self._graphs, self._chosen = problem.copy, graphs, tuple(chosen)
-        self._parameters = problem.copy.parameters.restricted(self._chosen)
+    def __init__(self, problem: Problem, samples: int, chosen: Sequence[int]) -> None:
+        self._problem, self._samples = problem, samples
+        self._parameters = problem.copy.parameters.restricted(chosen)
+
+    @property
+    def size(self) -> int:
+        """The number p of parameters."""
+        return self._parameters.size
 
     def pull(self, rows: Tensor) -> Tensor:
         """Return Jᵀ (p, m) times columns (N, m)."""
@@ -40,9 +46,8 @@ class Jacobian:
             for image, row in zip(found, mine, strict=True):
                 direction = [row.reshape(prediction.shape)]
                 parts = pull_back([prediction], self._leaves, direction, batched=False)
-                for own, part in zip(self._parameters.split(image), parts, strict=True):
-                    own += part
-                del parts, part  # before the next ones are made: each may be as long as the image
+                self._parameters.add(image, parts)
+                del parts  # before the next ones are made: each may be as long as the image
             del prediction  # with its graph
         return found.mT
 
@@ -50,19 +55,24 @@ class Jacobian:
         """Return J (N, m) times columns (p, m), by differentiating Jᵀu, which is linear in u."""
         found = []
         for prediction in self._predictions():
-            dummy = torch.zeros_like(prediction, requires_grad=True)
+            image = columns.new_zeros(prediction.numel(), columns.shape[1])
+            found.append(image)
             if not prediction.requires_grad:
-                found.append(columns.new_zeros(prediction.numel(), columns.shape[1]))
                 continue
-            pulled = torch.autograd.grad(
+            dummy = torch.zeros_like(prediction, requires_grad=True)
+            pulled = gradients(
                 prediction, self._leaves, dummy, create_graph=True, materialize_grads=True
             )
-            images = [
-                pull_back(pulled, [dummy], self._parameters.split(row), batched=False)[0]
-                for row in columns.mT
-            ]
-            found.append(torch.stack(images, -1).flatten(0, -2))
-            del prediction, dummy, pulled  # before the next graph is recorded
+            # The graph is needed, and not Jᵀ0, which is as long as a column.
+            edges = {i: get_gradient_edge(p) for i, p in enumerate(pulled) if p.requires_grad}
+            del pulled, prediction
+            for j, column in enumerate(columns.mT if edges else ()):
+                parts = self._parameters.split(column)
+                own = [parts[i] for i in edges]
+                image[:, j] = gradients(list(edges.values()), dummy, own, retain_graph=True)[
+                    0
+                ].flatten()
+            del edges, dummy  # before the next graph is recorded
         return torch.cat(found)
 
     @property
@@ -70,5 +80,7 @@ class Jacobian:
         return self._parameters.leaves
 
     def _predictions(self) -> Iterator[Any]:
-        for inputs, _ in self._graphs.chunks():
-            yield self._copy.run(predict, inputs)
+        problem = self._problem
+        batches = problem.batches.regrouped(self._samples) if problem.separable else problem.batches
+        for inputs, _ in batches:
+            yield problem.copy.run(predict, inputs)
