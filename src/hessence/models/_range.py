@@ -36,15 +36,28 @@ from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Columns, Subspaces
 
 COLUMNS = 4096
-"""How many columns are added to a span at a time, at least."""
-
-
-class NoRange(Exception):  # noqa: N818 - an ordinary answer, not a mistake of the user's
-    """There is no range, or it is not worth using; a sentence says why."""
-
+"""The fewest columns that are added to a span at once."""
 
 WHOLE = ("normalisation", "transposed convolution")
 """The kinds of layers all of whose weights are taken to matter."""
+
+LARGEST = 4096
+"""The most dimensions of a range on which the whole spectrum is computed."""
+
+MATRICES = 6
+"""How many matrices of that size a dense solver needs."""
+
+AGREEMENT = {torch.float64: 1e-8, torch.float32: 2e-4}
+"""How far products may leave the range, relative."""
+
+THEOREM = (
+    "range: the Hessian sees a change of a layer only through what the layer takes and through the "
+    "gradients at what it makes, and all other directions are flat."
+)
+
+
+class NoRange(Exception):  # noqa: N818 - an ordinary answer, not a mistake of the user's
+    """There is no range, or it is not worth using; the message says why."""
 
 
 @dataclass(eq=False)
@@ -54,11 +67,11 @@ class Matrix:
     Attributes
     ----------
     weight, bias : int
-        Which of the leaves they are; the bias may be None.
+        Their indices among the leaves; the bias may be None.
     shape : tuple of int
         (groups, out, in), the bias included.
     inputs, deltas : list of GrowingSpan
-        What each group takes, and the gradients at what it makes.
+        The spans of each group's inputs, and of the gradients at its outputs.
     words : set of int
         The rows that embeddings look up.
     """
@@ -66,8 +79,8 @@ class Matrix:
     weight: int
     bias: int | None
     shape: tuple[int, int, int]
-    inputs: list[GrowingSpan] = field(default_factory=list)
-    deltas: list[GrowingSpan] = field(default_factory=list)
+    inputs: list[GrowingSpan] = field(init=False)
+    deltas: list[GrowingSpan] = field(init=False)
     words: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -75,7 +88,7 @@ class Matrix:
         self.deltas = [GrowingSpan() for _ in range(self.shape[0])]
 
     def add(self, call: Call, gradient: Tensor) -> None:
-        """Take what a call says, given the gradient of the loss at what it made."""
+        """Add the inputs of a call, and the gradient of the loss at its outputs."""
         h = taken(call, 1)
         if h.ndim == 2:
             self.words |= set(h.unique().tolist()) - {-1}
@@ -88,9 +101,14 @@ class Matrix:
                 for part in own.split(max(COLUMNS, 2 * len(own)), dim=1):
                     span.add(part)
 
+    @property
+    def rows(self) -> list[int]:
+        """The rows that matter, if only embeddings use the matrix."""
+        return [] if self.inputs[0].rank else sorted(self.words)
+
     def settle(self, reference: Tensor) -> None:
-        """Add the rows that embeddings look up to the span of the gradients."""
-        if self.words and self.inputs[0].rank:
+        """If other layers use an embedding's matrix too, add its rows to the gradients' span."""
+        if self.words and not self.rows:
             units = reference.new_zeros(self.shape[1], len(self.words))
             units[sorted(self.words), range(len(self.words))] = 1
             self.deltas[0].add(units)
@@ -98,8 +116,8 @@ class Matrix:
     @property
     def ranks(self) -> list[tuple[int, int]]:
         """The ranks r_h of the inputs and r_δ of the gradients, of each group."""
-        if self.words and not self.inputs[0].rank:
-            return [(0, len(self.words))]
+        if self.rows:
+            return [(0, len(self.rows))]
         return [(h.rank, d.rank) for h, d in zip(self.inputs, self.deltas, strict=True)]
 
     @property
@@ -110,7 +128,7 @@ class Matrix:
 
 
 class HessianRange:
-    """What the Hessian of a model sees of each of its parameters.
+    """The directions of each parameter that the Hessian of a model sees.
 
     Parameters
     ----------
@@ -142,7 +160,7 @@ class HessianRange:
 
     @property
     def size(self) -> int:
-        """The dimension R of what the Hessian sees."""
+        """The dimension R of the range."""
         numbers = sum(self.leaves[i].numel() for i in self.chosen if i in self._used)
         return int(numbers - sum(matrix.flat for matrix in self.valid))
 
@@ -166,7 +184,7 @@ class HessianRange:
         return [i for i in self.chosen if i not in self._used]
 
     def _read(self, chunk: Any) -> None:
-        """Differentiate the loss of a chunk once, and take what its layers tell."""
+        """Differentiate the loss of a chunk once, and add its layers' inputs and gradients."""
         with torch.inference_mode(mode=False), torch.enable_grad():
             (total, _), calls = watched(self._copy, self._H.problem.criterion.total, chunk)
             if not torch.isfinite(total):
@@ -190,7 +208,7 @@ class HessianRange:
             if call.weight not in self.matrices:
                 self.matrices[call.weight] = Matrix(call.weight, call.bias, self._shape(call))
             matrix = self.matrices[call.weight]
-            # A matrix that layers of several kinds use is one of another shape in each.
+            # Layers of several kinds use the same weight as matrices of different shapes.
             if matrix.shape != self._shape(call) or matrix.bias != call.bias:
                 self._other |= own
             else:
@@ -213,9 +231,8 @@ class Coordinates:
 
     def __init__(self, found: HessianRange) -> None:
         self._parameters = found._copy.parameters.restricted(found.chosen)
-        place = {leaf: i for i, leaf in enumerate(found.chosen)}
         reference = self._parameters.leaves[0].detach()
-        self._turned = [_Turned(m, place, reference) for m in found.valid if m.flat]
+        self._turned = [_Turned(m, found.chosen, reference) for m in found.valid if m.flat]
         mask = [
             torch.full(shape, leaf not in found.unused)
             for leaf, shape in zip(found.chosen, self._parameters.shapes, strict=True)
@@ -227,22 +244,21 @@ class Coordinates:
         self.flat = len(self._mask) - self.seen
 
     def embed(self, coordinates: Tensor) -> Tensor:
-        """Return the vectors (p, n) of coordinates (R, n) of what is seen."""
-        return self._turn(self._spread(coordinates, self._mask))
+        """Return coordinates (R, n) on the range as vectors (p, n)."""
+        return self._embed(coordinates, self._mask)
 
     def embed_flat(self, coordinates: Tensor) -> Tensor:
-        """Return the vectors (p, n) of coordinates of what is flat."""
-        return self._turn(self._spread(coordinates, ~self._mask))
+        """Return coordinates in the flat directions as vectors (p, n)."""
+        return self._embed(coordinates, ~self._mask)
 
     def project(self, vectors: Tensor) -> Tensor:
         """Return the coordinates (R, n) of vectors (p, n)."""
         return self._turn(vectors)[self._mask]
 
-    @staticmethod
-    def _spread(coordinates: Tensor, own: Tensor) -> Tensor:
+    def _embed(self, coordinates: Tensor, own: Tensor) -> Tensor:
         vectors = coordinates.new_zeros(len(own), coordinates.shape[1])
         vectors[own] = coordinates
-        return vectors
+        return self._turn(vectors)
 
     def _turn(self, vectors: Tensor) -> Tensor:
         """Change between the two bases, by reflectors that are their own inverse."""
@@ -257,35 +273,31 @@ class Coordinates:
 class _Turned:
     """A matrix in bases that begin with the spans of its gradients and of its inputs."""
 
-    def __init__(self, matrix: Matrix, place: dict[int, int], reference: Tensor) -> None:
+    def __init__(self, matrix: Matrix, chosen: Sequence[int], reference: Tensor) -> None:
         self._matrix = matrix
-        self._weight = place[matrix.weight]
-        self._bias = None if matrix.bias is None else place[matrix.bias]
-        self._words = sorted(matrix.words) if not matrix.inputs[0].rank else []
-        self._turns = []
-        if not self._words:
-            self._turns = [
-                TwoSided(*(_basis(span, size, reference) for span, size in both))
-                for both in self._sides(matrix)
-            ]
-
-    @staticmethod
-    def _sides(matrix: Matrix) -> list[tuple[tuple[GrowingSpan, int], tuple[GrowingSpan, int]]]:
-        """Return the spans of gradients and of inputs with their lengths, of each group."""
+        self._weight = chosen.index(matrix.weight)
+        self._bias = None if matrix.bias is None else chosen.index(matrix.bias)
         _, out, width = matrix.shape
-        pairs = zip(matrix.deltas, matrix.inputs, strict=True)
-        return [((delta, out), (inputs, width)) for delta, inputs in pairs]
+
+        def basis(span: GrowingSpan, size: int) -> Tensor:
+            return span.basis() if span.rank else reference.new_zeros(size, 0)
+
+        # The rows of words need no other basis.
+        self._turns = [] if matrix.rows else [
+            TwoSided(basis(deltas, out), basis(inputs, width))
+            for deltas, inputs in zip(matrix.deltas, matrix.inputs, strict=True)
+        ]  # fmt: skip
 
     def seen(self) -> Tensor:
         """Return which entries (g, out, in) of the turned matrix the Hessian sees."""
-        if not self._words:
+        if self._turns:
             return torch.stack([torch.as_tensor(turn.seen) for turn in self._turns])
         mask = torch.zeros(self._matrix.shape, dtype=torch.bool)
-        mask[0, self._words] = True
+        mask[0, self._matrix.rows] = True
         return mask
 
     def get(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the matrices (n, g, out, in) out of tensors with n in front."""
+        """Return the matrices (n, g, out, in) from tensors (n, …), one for each parameter."""
         groups, out, _ = self._matrix.shape
         weight = parts[self._weight]
         whole = weight.reshape(len(weight), groups, out, -1)
@@ -295,7 +307,7 @@ class _Turned:
         return torch.cat([whole, bias], -1)
 
     def put(self, parts: list[Tensor], matrices: Tensor) -> None:
-        """Put matrices (n, g, out, in) back; a single one without n in front."""
+        """Write matrices (n, g, out, in) back to these tensors."""
         if self._bias is not None:
             parts[self._bias] = matrices[..., -1].reshape(parts[self._bias].shape)
             matrices = matrices[..., :-1]
@@ -307,26 +319,6 @@ class _Turned:
             return matrices
         each = zip(matrices.unbind(1), self._turns, strict=True)
         return torch.stack([turn(own) for own, turn in each], 1)
-
-
-def _basis(span: GrowingSpan, size: int, reference: Tensor) -> Tensor:
-    """Return the basis of a span, also of one that nothing was added to."""
-    return span.basis() if span.rank else reference.new_zeros(size, 0)
-
-
-LARGEST = 4096
-"""The most dimensions of a range on which the whole spectrum is computed."""
-
-MATRICES = 6
-"""How many matrices of that size a dense solver needs at a time."""
-
-AGREEMENT = {torch.float64: 1e-8, torch.float32: 2e-4}
-"""How much of a product may lie where the theorem says that there is nothing, relative."""
-
-THEOREM = (
-    "range: the Hessian sees a change of a layer only through what the layer takes and through the "
-    "gradients at what it makes, and all other directions are flat."
-)
 
 
 def on_range(H: Any, most: int) -> Reduced:
@@ -353,37 +345,33 @@ def range_spectrum(rest: Reduced) -> Spectrum:
         raise NoRange(f"the range has {order} dimensions, more than the {LARGEST} of a dense one.")
     if MATRICES * 8.0 * order**2 > budget(None, rest.reference):
         raise NoRange(f"a dense matrix of order {order} does not fit into memory.")
-    defect = rest.known[0].defect
-    block = Subspaces(
-        ("range",) * order, lambda _: Columns(rest.embed, rest.project), defect=defect
-    )
+    isometry, defect = Columns(rest.embed, rest.project), rest.known[0].defect
+    block = Subspaces(("range",) * order, lambda _: isometry, defect=defect)
     found = Spectrum([block, *rest.known], "range", operator=rest.whole)
     found.reason = THEOREM
-    _ = rest.whole.rounded  # measured while the model is what it is
+    _ = rest.whole.rounded  # measured now, since the model may change later
     rest.release()
     return found
 
 
 def _neglected(found: Reduced) -> float:
-    """Multiply flat vectors and vectors of the range, and see where their images are.
+    """Confirm by products that flat vectors map to zero, and that the range maps to itself.
 
-    Returns a bound for the norm of what is neglected where some columns were taken for rounding,
-    which holds as that of :mod:`hessence.models.rounding` does.
+    Returns a bound for the norm of what the range neglects where it took columns for rounding. The
+    bound is measured, as in :mod:`hessence.models.rounding`.
     """
     (flat,), rng = found.known, np.random.default_rng(0)
-    counts = [found.order, int(flat.multiplicity)]
-    drawn = [
+    counts = np.asarray([found.order, int(flat.multiplicity)])
+    seen, unseen = (
         torch.as_tensor(rng.normal(size=(count, DRAWS))).to(found.reference) for count in counts
-    ]
-    seen, unseen = found.embed(drawn[0]), flat.isometry(0)(drawn[1].new_ones(1), drawn[1])
-    images = found.whole @ torch.cat([seen, unseen], 1)
-    inside, outside = images[:, :DRAWS], images[:, DRAWS:]
-    leaving = (inside - found.embed(found.project(inside))).norm(dim=0)
-    gaps = [float(leaving.max()), float(outside.norm(dim=0).max())]
-    scale = float(inside.norm(dim=0).max()) or 1.0
-    worst = max(gap / max(count, 1) ** 0.5 for gap, count in zip(gaps, counts, strict=True)) / (
-        scale / max(counts[0], 1) ** 0.5
     )
+    vectors = [found.embed(seen), flat.isometry(0)(unseen.new_ones(1), unseen)]
+    inside, outside = (found.whole @ torch.cat(vectors, 1)).split(DRAWS, dim=1)
+    leaving = inside - found.embed(found.project(inside))
+    *gaps, scale = (float(part.norm(dim=0).max()) for part in (leaving, outside, inside))
+    # A random vector of n entries has a length of about √n.
+    lengths = np.sqrt(np.maximum(counts, 1))
+    worst = (gaps / lengths).max() * lengths[0] / (scale or 1.0)
     if not worst <= AGREEMENT[found.reference.dtype]:
         raise NoRange(f"products leave the range of the Hessian by {worst:.1e}, relative.")
     return FACTOR * sum(gaps)

@@ -1,8 +1,8 @@
 """The largest eigenvalues of an operator that moves, with as few products as the motion allows.
 
-A tracker keeps three things from one measurement to the next: the leading eigenvectors, how they
-moved last time, and a warm start, what the operator was like around them. The next search starts
-where the eigenvectors would be if they kept moving, and the warm start guides it.
+From one measurement to the next a tracker keeps the leading eigenvectors, their last motion, and a
+warm start: the operator on the space around them. The next search starts where the eigenvectors
+would be if they kept moving, and the warm start guides it.
 
 How far they keep moving is fitted, for each eigenvector, to its last two motions. Smooth training
 gives a factor near 1, the noise of small batches 0, the oscillation at the edge of stability −1.
@@ -30,10 +30,10 @@ from hessence.krylov.eigenpairs_result import Eigenpairs
 from hessence.krylov.request import attainable
 
 LOOSEST = 1e-3
-"""The tolerance without a warm start; with a looser one a search might settle for the second."""
+"""The tolerance without a warm start; with a looser one a search might find the second instead."""
 
 SURE = 0.9
-"""The confidence of one check. Checks are independent, so that two of them have 0.99."""
+"""The confidence of one check. Checks are independent, so two of them have 0.99."""
 
 COLLAPSE = 0.5
 """If the largest eigenvalue falls below this share of the last one, another may be larger."""
@@ -101,11 +101,11 @@ class Tracker:
             Whether to search for an overlooked eigenvalue, from a random vector in the complement.
             It misses one with a probability of at most 0.1.
         """
-        top = self._measured(H, rng, check=check)
+        top = self._measured(H, rng, check)
         self._largest = float(top.values[0])
         return top
 
-    def _measured(self, H: Any, rng: np.random.Generator, *, check: bool) -> Top:
+    def _measured(self, H: Any, rng: np.random.Generator, check: bool) -> Top:
         if self._vectors is None or H.shape[0] <= max(SMALL, self._room):
             return self._without_warm_start(H, rng)
         tol = max(self._tol, attainable(self._vectors))
@@ -115,21 +115,20 @@ class Tracker:
             top = self._without_warm_start(H, rng)
             return replace(top, products=top.products + len(space))
         self._past = self._past.updated(space.rows, space.images, space.inside, self._kept)
-        pairs = None
-        if check or not found.resolved.all():
-            pairs = eigenpairs(
-                H, self._k, "LA", tol, found.rows.mT, rng, confidence=SURE if check else 0.0
-            )
-            found_more = to_numpy(pairs.eigenvalues) > found.values + tol * space.norm
-        if pairs is None or (found.resolved.all() and not found_more.any()):
-            self._follow(self._improved(found, space.norm))
-            products = len(space) + (pairs.products if pairs else 0)
-            return Top(found.values, found.errors, products, True, check)
-        self._learn(pairs)
-        return _top(pairs, len(space) + pairs.products, check)
+        resolved, products = found.resolved.all(), len(space)
+        if check or not resolved:
+            start, confidence = found.rows.mT, SURE if check else 0.0
+            pairs = eigenpairs(H, self._k, "LA", tol, start, rng, confidence=confidence)
+            products += pairs.products
+            larger = to_numpy(pairs.eigenvalues) > found.values + tol * space.norm
+            if not resolved or larger.any():
+                self._learn(pairs)
+                return _top(pairs, products, check)
+        self._follow(self._improved(found, space.norm))
+        return Top(found.values, found.errors, products, True, check)
 
     def state(self) -> dict[str, Numbers]:
-        """Return all that is kept, as arrays; an empty dictionary before the first measurement."""
+        """Return what is kept, as arrays; an empty dictionary before the first measurement."""
         if self._vectors is None:
             return {}
         kept = (self._vectors, self._moves, self._pace, self._past.rows, self._past.inside)
@@ -137,16 +136,15 @@ class Tracker:
         return dict(zip(STATE, arrays, strict=True))
 
     def restore(self, state: Mapping[str, Numbers], reference: Tensor, size: int) -> None:
-        """Continue from a state. One of another size, or that is damaged, is ignored."""
-        if not state.keys() >= STATE.keys() or state["vectors"].shape != (self._k, size):
-            return
-        if not all(np.isfinite(state[name]).all() for name in STATE) or not state["largest"].size:
-            return
+        """Continue from a state. One that is damaged, or of another size, is ignored."""
         try:
             require_shapes(STATE, state)
-        except ValueError:
+            vectors, moves, pace, rows, inside, largest = (state[name] for name in STATE)
+        except (KeyError, ValueError):
             return
-        vectors, moves, pace, rows, inside, largest = (state[name] for name in STATE)
+        finite = all(np.isfinite(state[name]).all() for name in STATE)
+        if not finite or vectors.shape != (self._k, size) or not largest.size:
+            return
         self._vectors, self._moves, known = (
             torch.as_tensor(a, dtype=reference.dtype, device=reference.device)
             for a in (vectors, moves, rows)
@@ -168,8 +166,8 @@ class Tracker:
     def _is_lost(self, found: TopPairs) -> bool:
         """Whether the largest eigenvalue is a fraction of what it was.
 
-        When training blows up, the vectors that were followed may end up in the kernel of the
-        operator, where residuals are small and mean nothing.
+        When training diverges, the followed vectors may end up where the operator is zero; there
+        residuals are small and mean nothing.
         """
         return bool(self._largest > 0 and found.values[0] < COLLAPSE * self._largest)
 
@@ -178,15 +176,15 @@ class Tracker:
         pace = torch.as_tensor(self._pace, dtype=self._vectors.dtype, device=self._vectors.device)
         start = self._vectors + pace[:, None] * self._moves
         values = np.diag(self._past.inside)
-        # The next eigenvector takes part in every check, and whenever it may be about to overtake.
-        if len(values) > self._k and (
-            check or values[self._k] > CLOSE * max(values[self._k - 1], 0.0)
-        ):
-            start = torch.cat([start, self._past.rows[self._k : self._k + 1]])
+        if len(values) > self._k:
+            # The next eigenvector takes part in every check, and whenever it may soon overtake.
+            wanted, following = values[self._k - 1 : self._k + 1]
+            if check or following > CLOSE * max(wanted, 0.0):
+                start = torch.cat([start, self._past.rows[self._k : self._k + 1]])
         return start
 
     def _improved(self, found: TopPairs, norm: float) -> Tensor:
-        """Return the vectors with one more correction, which no product has tested."""
+        """Return the vectors after one more correction, which no product has tested."""
         rest = self._past.beside(found.rows)
         pairs = zip(found.values, found.residuals, strict=True)
         steps = [rest.correction(float(value), residual, norm) for value, residual in pairs]
@@ -200,9 +198,9 @@ class Tracker:
         self._follow(rows)
 
     def _follow(self, vectors: Tensor) -> None:
-        """Store the eigenvectors, how they moved, and how that compares with their last motion.
+        """Store the eigenvectors, their motion, and its ratio to their last motion.
 
-        The old ones are first rotated among themselves to be as near to the new ones as possible:
+        First rotate the old ones among themselves to be as near to the new ones as possible:
         eigenvectors may change sign, and those of close eigenvalues may mix.
         """
         if self._vectors is None:
@@ -216,7 +214,7 @@ class Tracker:
                 for a, b in ((before, before), (moves, before), (moves, moves))
             )
             pace = np.clip(meeting / np.where(squares > 0, squares, 1.0), -1.0, 1.0)
-            # Another eigenvector may have taken the place of one, and is followed from now on.
+            # After a jump, the vector is another eigenvector, which is followed from now on.
             self._moves, self._pace = moves, np.where(length < JUMP**2, pace, 0.0)
         self._vectors = vectors
 

@@ -50,10 +50,10 @@ def spectrum(
 
     A model that is one of the solvable networks, or has two adjacent linear layers that a narrow
     twin can shrink, gets a ``Spectrum`` with all eigenvalues, after its products have been compared
-    with automatic differentiation. So does one whose layers show that directions of the Hessian are
-    flat, as they do on few samples, if at most 4096 dimensions are left: see
-    ``hs.flat_directions``. Any other gets an ``Estimate``: k eigenvalues with proved error bounds,
-    the trace with a standard error, a density with a band. The model is not touched.
+    with automatic differentiation. So does a model with so many flat directions that at most 4096
+    dimensions are left, as there are with few samples: see ``hs.flat_directions``. Any other gets
+    an ``Estimate``: k eigenvalues with proved error bounds, the trace with a standard error, a
+    density with a band. The model is not changed.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def spectrum(
     params : optional
         Which parameters, see ``hs.hessian``. A choice can be exact by its range.
     method : {"exact", "estimate"}, optional
-        Insist on one of the two.
+        Require one of the two.
     which, tol, rng : optional
         See ``hs.eigenpairs``.
     reduction, closure, eval_mode, memory, copy : optional
@@ -167,30 +167,32 @@ def _solve(
     trace_products: int = 50,
     memory: float | None = None,
 ) -> Spectrum | Estimate:
-    """Return the spectrum of a model's Hessian; ``spectrum`` tells of the arguments."""
+    """Return the spectrum of a model's Hessian, with the arguments of ``hs.spectrum``."""
     if method is not None and method not in get_args(Method):
         raise ValueError(f'method must be "exact", "estimate" or None, got {method!r}.')
-    # Whichever way is taken, and before any work.
+    # Also where they are not used, and before any work.
     require_options(k, which, tol, rng, probes, steps)
     reason, rest = "an estimate was asked for.", None
     if method != "estimate":
         try:
             with full_precision():
-                return _confirmed(H, exact_spectrum(H))
+                found = exact_spectrum(H)
+                _warn_of_misfit(H)
+                return found
         except NotRecognised as refusal:
             reason, rest = str(refusal), refusal.rest
         try:
             with full_precision():
-                # Few dimensions are solved completely; a search inside many pays if they are half.
+                # Few dimensions are solved completely. A search pays if half of them are flat.
                 most = max(H.shape[0] // 2, min(H.shape[0] - 1, LARGEST))
                 inside = on_range(H, most)
                 rest = inside if rest is None or inside.order < rest.order else rest
                 found = range_spectrum(inside)
-            # The spectrum is that of products by automatic differentiation, as an estimate is.
+            # Like an estimate, this spectrum comes from products by automatic differentiation.
             H.require_sound()
             return found
         except NoRange:
-            # The reason says already that the model is none of the solvable networks.
+            # The reason already says that the model is none of the solvable networks.
             pass
     if method == "exact":
         raise ValueError(f"model has no exact spectrum here: {reason}")
@@ -202,13 +204,12 @@ def _solve(
     )  # fmt: skip
 
 
-def _confirmed(H: ModelHessian, found: Spectrum) -> Spectrum:
-    """Return a spectrum; warn if the user's loss does not combine batches as was declared."""
-    # PyTorch's losses combine as they should; how others combine is what the user said.
+def _warn_of_misfit(H: ModelHessian) -> None:
+    """Warn if the user's own loss does not combine batches as declared."""
+    # PyTorch's losses do.
     told = misfit(H.problem) if isinstance(H.problem.criterion, FunctionCriterion) else None
     if told is not None:
         warn(told, CheckWarning)
-    return found
 
 
 ModelHessian.solver = _solve
