@@ -326,7 +326,7 @@ def test_compiled_products(operator, loss):
     parameters = list(case.model.parameters())
     expected = operator(case.model, case.data, loss).dense()
     data = [(case.x[:7], case.y[:7]), (case.x[7:], case.y[7:])]
-    H = operator(case.model, data, loss, compile=True)
+    H = operator(case.model, data, loss, reduction="mean", compile=True)
     v = numbers(H.shape[0], 2)
     assert_same(H @ v, expected @ v)
     assert_same(H @ v[:, 0], expected @ v[:, 0])

@@ -118,21 +118,7 @@ class Chain:
 
 
 class FeedForwardGraph(Graph):
-    """The Hessian, or its Gauss–Newton part, of a plain chain's total loss over a batch.
-
-    Parameters
-    ----------
-    chain : Chain
-        The layers.
-    copy : ModelCopy
-        Their weights.
-    criterion : PairCriterion
-        The loss.
-    batch : tuple
-        Inputs and targets.
-    functional : bool
-        Whether to take the functional part too.
-    """
+    """The Hessian of a plain chain's total loss over a batch; if not `functional`, only its ggn."""
 
     def __init__(
         self,
@@ -144,7 +130,7 @@ class FeedForwardGraph(Graph):
         functional: bool,
     ) -> None:
         inputs, target = batch
-        place = {name: i for i, name in enumerate(copy.parameters.names)}
+        place: dict[str | None, int] = {name: i for i, name in enumerate(copy.parameters.names)}
         self._functional = functional
         with torch.no_grad():
             for module in chain.before:
@@ -152,21 +138,13 @@ class FeedForwardGraph(Graph):
         shape = inputs.shape[:-1]
         signal = inputs.detach().reshape(-1, inputs.shape[-1])
         self._layers: list[_Layer] = []
-        derivatives_after: list[tuple[Tensor, Tensor] | None] = []
         for stage in chain.stages:
             weight = copy.value(stage.weight)
             bias = None if stage.bias is None else copy.value(stage.bias)
+            layer = _Layer(weight, signal, place.get(stage.weight), place.get(stage.bias))
             before = torch.nn.functional.linear(signal, weight, bias)
-            self._layers.append(
-                _Layer(
-                    weight=weight,
-                    signal=signal,
-                    weight_place=place.get(stage.weight),
-                    bias_place=None if stage.bias is None else place.get(stage.bias),
-                )
-            )
-            signal, found = _activate(stage.activations, before)
-            derivatives_after.append(found)
+            signal, layer.first, layer.second = _activate(stage.activations, before)
+            self._layers.append(layer)
         prediction = signal.reshape(*shape, signal.shape[-1])
         self.count = criterion.count(prediction, target)
         hessian = criterion.hessian(prediction, target)
@@ -174,18 +152,14 @@ class FeedForwardGraph(Graph):
         self._loss_hessian: Callable[[Tensor], Tensor] = lambda u: (
             hessian(u.reshape(*u.shape[:-2], *prediction.shape)).reshape(u.shape).to(signal.dtype)
         )
-        gradient = criterion.gradient(prediction, target).reshape(signal.shape)
-        self._go_back(derivatives_after, gradient)
+        self._go_back(criterion.gradient(prediction, target).reshape(signal.shape))
 
-    def _go_back(
-        self, derivatives_after: list[tuple[Tensor, Tensor] | None], pulled: Tensor
-    ) -> None:
+    def _go_back(self, pulled: Tensor) -> None:
         """Compute the gradients in all signals once."""
-        for layer, found in zip(reversed(self._layers), reversed(derivatives_after), strict=True):
-            if found is not None:
-                layer.first, second = found
-                if self._functional and bool(second.any()):
-                    layer.second = second * pulled
+        for layer in reversed(self._layers):
+            if layer.first is not None and layer.second is not None:
+                bends = self._functional and bool(layer.second.any())
+                layer.second = layer.second * pulled if bends else None
                 pulled = layer.first * pulled
             layer.delta = pulled
             if layer is not self._layers[0]:
@@ -195,14 +169,16 @@ class FeedForwardGraph(Graph):
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False
     ) -> list[Tensor]:
         """Multiply by a vector, or by several."""
-        kind = self._layers[0].weight
-        given = {i: part.to(kind.dtype) for i, part in zip(chosen, directions, strict=True)}
+        dtype = self._layers[0].weight.dtype
+        given: dict[int | None, Tensor] = {
+            i: part.to(dtype) for i, part in zip(chosen, directions, strict=True)
+        }
         with torch.no_grad():
             images_by_place = self._images(given, *self._forward(given))
         return [images_by_place[i] for i in chosen]
 
     def _forward(
-        self, given: dict[int, Tensor]
+        self, given: dict[int | None, Tensor]
     ) -> tuple[list[Tensor | None], list[Tensor | None], Tensor]:
         """Return ȧ before and ż at every layer, and ȧ in the end."""
         moving: Tensor | None = None
@@ -219,12 +195,12 @@ class FeedForwardGraph(Graph):
 
     def _images(
         self,
-        given: dict[int, Tensor],
+        given: dict[int | None, Tensor],
         incoming: list[Tensor | None],
         moved: list[Tensor | None],
         outgoing: Tensor,
-    ) -> dict[int, Tensor]:
-        images: dict[int, Tensor] = {}
+    ) -> dict[int | None, Tensor]:
+        images: dict[int | None, Tensor] = {}
         pulled = self._loss_hessian(outgoing)
         for index in reversed(range(len(self._layers))):
             layer, motion = self._layers[index], moved[index]
@@ -250,7 +226,7 @@ class FeedForwardGraph(Graph):
 
 @dataclass
 class _Layer:
-    """What one layer needs: its weight, the signals before it, and derivatives after it."""
+    """What one layer needs: its weight and the signals before it; φ′, φ″ g and δ after it."""
 
     weight: Tensor
     signal: Tensor
@@ -260,10 +236,9 @@ class _Layer:
     second: Tensor | None = None
     delta: Tensor = field(init=False)
 
-    def push(self, moving: Tensor | None, given: dict[int, Tensor]) -> Tensor | None:
+    def push(self, moving: Tensor | None, given: dict[int | None, Tensor]) -> Tensor | None:
         """Return ż for the motion ȧ of what comes in, and of the layer's own parameters."""
-        shift = given.get(self.bias_place) if self.bias_place is not None else None
-        turn = given.get(self.weight_place) if self.weight_place is not None else None
+        shift, turn = given.get(self.bias_place), given.get(self.weight_place)
         if turn is not None:
             out = self.signal @ turn.mT
             out = out if moving is None else _add_product(out, moving, self.weight.T)
@@ -283,21 +258,16 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 def _activate(
     activations: tuple[nn.Module, ...], before: Tensor
-) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return φ(z), and φ′ and φ″ if there is an activation."""
     if not activations:
-        return before, None
-
-    def chain(z: Tensor) -> Tensor:
-        for activation in activations:
-            z = activation(z.clone() if getattr(activation, "inplace", False) else z)
-        return z
-
+        return before, None, None
     with torch.enable_grad():
-        z = before.detach().requires_grad_()
-        after = chain(z)
+        z = after = before.detach().requires_grad_()
+        for activation in activations:
+            after = activation(after.clone() if getattr(activation, "inplace", False) else after)
         (first,) = torch.autograd.grad(after.sum(), z, create_graph=True)
         if not first.requires_grad:
-            return after.detach(), (first, torch.zeros_like(first))
+            return after.detach(), first, torch.zeros_like(first)
         (second,) = torch.autograd.grad(first.sum(), z, materialize_grads=True)
-    return after.detach(), (first.detach(), second)
+    return after.detach(), first.detach(), second

@@ -1,9 +1,10 @@
-"""What a check of an operator's products needs: products and gradients on one batch."""
+"""``H.check()``: products on one batch beside finite differences, and losses of joined batches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from hessence._common.arguments import Seed
 from hessence.models._differences import Differences
-from hessence.models._model_copy import ModelCopy
 from hessence.models._parameters import Parameters
 from hessence.models._problem import Problem
 from hessence.models._products import Graph
@@ -47,46 +47,27 @@ OTHER_LOSS = (
     "in for one of PyTorch's is wrong for this model. Please report it."
 )
 
-Moved = Callable[[Problem, Any, ModelCopy], Sequence[Tensor]]
-"""What changes by a product, to first order, when a copy's parameters have moved, on a batch."""
-
 
 class BatchCheck:
-    """Products of an operator on one batch, and what finite differences take instead.
+    """Products of an operator on its first batch, and what finite differences say instead.
 
-    PyTorch takes the padding of embeddings for constant, so it has no part in either.
-
-    Parameters
-    ----------
-    problem : Problem
-        Model and loss.
-    chosen : sequence of int
-        Which of the parameters the operator is for.
-    build : callable
-        Makes a batch's share of the operator.
-    graph : Graph
-        That of the batch.
-    batch : object
-        The batch.
-    moved : callable
-        See ``Moved``.
+    PyTorch takes the padding of embeddings for constant, so it has no part in either. The operator
+    is a ``ModelOperator``.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        chosen: Sequence[int],
-        build: Callable[[Any], Graph],
-        graph: Graph,
-        batch: Any,
-        moved: Moved,
-    ) -> None:
-        self._problem, self._chosen, self._graph, self._batch = problem, chosen, graph, batch
-        self._build, self._moved = build, moved
-        self._parameters: Parameters = problem.copy.parameters.restricted(chosen)
-        self._padding = problem.copy.padding_rows
+    def __init__(self, operator: Any) -> None:
+        self._problem: Problem = operator.problem
+        self._parameters: Parameters = operator.parameters
+        self._chosen, self._moved = operator._chosen, operator._moved
+        self._build = operator._graphs.build
+        self._graph, self._batch = operator._graphs.first()
+        copy = self._problem.copy
+        self._padding, self._movable = (
+            copy.padding_rows,
+            copy.owned and not self._parameters.foreign,
+        )
         self._mover, self._moved_batch = self._widened()
-        self._there = self._mover.copy.clone() if self._is_the_models else self._mover.copy
+        self._there = self._mover.copy.clone() if self._movable else self._mover.copy
 
     def check(self, rng: Seed) -> Check:
         """Compare products with finite differences, up to the errors of both."""
@@ -100,7 +81,7 @@ class BatchCheck:
             rounding = (self._rounding(u) + self._rounding(v)) / norm
         size = float(torch.stack([leaf.detach().norm() for leaf in leaves]).norm())
         difference = uncertainty = None
-        if self._is_the_models:
+        if self._movable:
             difference, uncertainty = self._compare(v, image_v, size)
         total, _ = problem.copy.run(problem.criterion.total, self._batch)
         finite = math.isfinite(float(total.detach())) and math.isfinite(size)
@@ -128,28 +109,21 @@ class BatchCheck:
 
         Finite differences use the same kernels as products do, and would not tell.
         """
-        copy, batch = self._problem.copy, self._batch
+        runs = self._problem.copy.run, self._problem.copy.run_plainly
 
         def total(run: Callable[..., Any]) -> Tensor:
-            found = run(self._problem.criterion.total, batch)
+            found = run(self._problem.criterion.total, self._batch)
             numbers = [float(torch.as_tensor(part).detach()) for part in found]
             return torch.tensor(numbers, dtype=torch.float64)
 
-        (mine, count), (theirs, _) = (total(run).tolist() for run in (copy.run, copy.run_plainly))
+        (mine, count), (theirs, _) = (total(run).tolist() for run in runs)
         gap = abs(mine - theirs) - SAME_LOSS * (abs(theirs) + abs(count))
-        if gap <= 0:
-            return True
         dtype = self._parameters.leaves[0].dtype
-        runs = copy.run, copy.run_plainly
-        return bool(gap <= sum(measured(partial(total, run), dtype) for run in runs))
+        return bool(gap <= 0 or gap <= sum(measured(partial(total, run), dtype) for run in runs))
 
     def _rounding(self, v: Tensor) -> float:
         """Return what rounding may do to a product, in norm."""
-        return measured(lambda: self._multiply(self._build(self._batch).plain, v), v.dtype)
-
-    @property
-    def _is_the_models(self) -> bool:
-        return self._problem.copy.owned and not self._parameters.foreign
+        return measured(lambda: self._multiply(self._build(self._batch), v), v.dtype)
 
     def _multiply(self, graph: Graph, v: Tensor) -> Tensor:
         parts = graph.multiply(self._without_padding(v), self._chosen)
@@ -174,17 +148,13 @@ class BatchCheck:
 
     def _widened(self) -> tuple[Problem, Any]:
         """Return problem and batch in double precision, or as they are if that fails."""
-        double = self._parameters.leaves[0].dtype == torch.float64
-        if double or not self._is_the_models:
-            return self._problem, self._batch
-        try:
-            problem, batch = self._problem.doubled(), widened(self._batch)
-            gradients = self._moved(problem, batch, problem.copy)
-            if all(gradient.dtype == torch.float64 for gradient in gradients):
-                return problem, batch
-        except Exception:
-            # The model or the loss is made for single precision only.
-            pass
+        if self._movable and self._parameters.leaves[0].dtype != torch.float64:
+            # The model or the loss may be made for single precision only, and raise anything.
+            with suppress(Exception):
+                problem, batch = self._problem.doubled(), widened(self._batch)
+                gradients = self._moved(problem, batch, problem.copy)
+                if all(gradient.dtype == torch.float64 for gradient in gradients):
+                    return problem, batch
         return self._problem, self._batch
 
 
@@ -219,11 +189,19 @@ def _spread(batches: Batches) -> list[Any]:
 
 def _fits(problem: Problem, one: Any, two: Any) -> bool:
     """Whether the loss of two batches together is the combination of their losses."""
-    criterion, copy = problem.criterion, problem.copy
+    criterion, run = problem.criterion, problem.copy.run
+
+    def total_and_count(batch: Any) -> tuple[float, float]:
+        if isinstance(criterion, FunctionCriterion):
+            total, count = criterion.evaluate(*batch)
+        else:
+            total, count = run(criterion.total, batch)
+        return float(total.detach()), count
+
     with torch.no_grad():
         if isinstance(criterion, FunctionCriterion):
             # A model may treat samples differently in a larger batch, which is not about the loss.
-            one, two = ((copy.run(predict, x), y) for x, y in (one, two))
+            one, two = ((run(predict, x), y) for x, y in (one, two))
             if not (can_join(one) and can_join(two)):
                 return True
         try:
@@ -231,22 +209,12 @@ def _fits(problem: Problem, one: Any, two: Any) -> bool:
         except (RuntimeError, ValueError):
             # Samples of other shapes cannot be joined.
             return True
-        (total, count), *parts = (_measured(problem, batch) for batch in (both, one, two))
+        (total, count), *parts = map(total_and_count, (both, one, two))
     parts_total, parts_count = (sum(values) for values in zip(*parts, strict=True))
     if not criterion.averaged:
         count = parts_count = 1.0
     if not count or not parts_count or not math.isfinite(total / count):
         return True
-    eps = torch.finfo(copy.parameters.leaves[0].dtype).eps
+    eps = torch.finfo(problem.copy.parameters.leaves[0].dtype).eps
     size = sum(abs(value) for value, _ in parts) / parts_count
     return bool(abs(total / count - parts_total / parts_count) <= 1e3 * eps * size)
-
-
-def _measured(problem: Problem, batch: Any) -> tuple[float, float]:
-    """Return total and count of a batch, or of a prediction and its target."""
-    criterion = problem.criterion
-    if isinstance(criterion, FunctionCriterion):
-        prediction, target = batch
-        return float(criterion.sum(prediction, target)), criterion.count(prediction, target)
-    total, count = problem.copy.run(criterion.total, batch)
-    return float(total), count

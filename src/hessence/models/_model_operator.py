@@ -189,11 +189,7 @@ class ModelOperator(Operator):
         or closure on several batches, the loss of two batches together is also compared with what
         was said about it (`reduction`).
         """
-        graph, batch = self._graphs.first()
-        products = BatchCheck(
-            self.problem, self._chosen, self._graphs.build, graph, batch, self._moved
-        )
-        checked = products.check(rng)
+        checked = BatchCheck(self).check(rng)
         found = misfit(self.problem) if checked.passed else None
         return checked if found is None else replace(checked, passed=False, message=found)
 

@@ -118,6 +118,11 @@ class Parameters:
             part.reshape(lead + shape) for part, shape in zip(parts, self.shapes, strict=True)
         )
 
+    def add(self, flat: Tensor, tensors: Sequence[Tensor]) -> None:
+        """Add tensors (..., *shape) to vectors (..., p), in place."""
+        for own, tensor in zip(self.split(flat), tensors, strict=True):
+            own += tensor
+
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         """Make one vector (..., p) of tensors (..., *shape)."""
         lead = tensors[0].ndim - self.leaves[0].ndim

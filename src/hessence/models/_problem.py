@@ -311,12 +311,9 @@ class Problem:
             Whether that is the whole Hessian, or its Gauss–Newton part.
         """
         chain, criterion, size = self._chain, self.criterion, partial(graph_bytes, build)
-        best = CHUNK_BYTES
-        if self.compile:
-            from hessence.models._compiled import compiled
-
-            build = compiled(build)
-        elif isinstance(criterion, PairCriterion) and chain is not None and self._covered(chain):
+        best, names = CHUNK_BYTES, set(self.copy.parameters.names)
+        pairs = is_sample_pair(self.batches.first) and not self.compile
+        if pairs and isinstance(criterion, PairCriterion) and chain and names <= chain.names:
             size, best = partial(chain.bytes, self.copy), chain.best_bytes(self.copy)
             build = partial(FeedForwardGraph, chain, self.copy, criterion, functional=functional)
         return Graphs(
@@ -327,18 +324,13 @@ class Problem:
             memory=self.memory,
             size=size,
             best=best,
+            compile=self.compile,
         )
 
     @cached_property
     def _chain(self) -> Chain | None:
-        """The layers of the model, if that is plain."""
+        """The layers of the model, if it is a plain chain."""
         return Chain.read(self.copy.model) if self.copy.owned else None
-
-    def _covered(self, chain: Chain) -> bool:
-        """Whether all chosen parameters are in the plain chain, and batches are pairs."""
-        names = set(self.copy.parameters.names)
-        pairs = is_sample_pair(self.batches.first)
-        return pairs and names <= chain.names
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,20 +32,9 @@ from hessence.models.data import Batches, is_sample_pair, merged
 
 
 class Graph(ABC):
-    """A batch's share of an operator, before it is divided by the count of all batches.
-
-    For automatic differentiation it is a graph that PyTorch has recorded.
-    """
+    """A batch's share of an operator, before it is divided by the count of all batches."""
 
     count: float
-
-    takes_columns = True
-    """Whether several vectors can be multiplied at once, rather than one by one."""
-
-    @property
-    def plain(self) -> Graph:
-        """The same graph, without compilation."""
-        return self
 
     @abstractmethod
     def multiply(
@@ -119,15 +109,13 @@ class GgnGraph(Graph):
         self._loss_hessian = criterion.hessian(prediction, target)
         self._leaves = copy.parameters.leaves
         self._prediction = prediction
-        if not prediction.requires_grad:
-            self._dummy = torch.zeros_like(prediction)
-            self._pulled: tuple[Tensor, ...] = tuple(map(torch.zeros_like, self._leaves))
-            return
         self._dummy = torch.zeros_like(prediction, requires_grad=True)
-        self._pulled = gradients(
-            prediction, self._leaves, self._dummy, create_graph=True, materialize_grads=True
-        )
-        copy.require_second(self._pulled)
+        self._pulled: tuple[Tensor, ...] = tuple(map(torch.zeros_like, self._leaves))
+        if prediction.requires_grad:
+            self._pulled = gradients(
+                prediction, self._leaves, self._dummy, create_graph=True, materialize_grads=True
+            )
+            copy.require_second(self._pulled)
 
     def multiply(
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False
@@ -201,15 +189,17 @@ class Graphs:
     batches : Batches
         The data.
     copy : ModelCopy
-        The model. When it has loaded another state, graphs that were kept are let go.
+        The model. When it loads another state, kept graphs are dropped.
     separable : bool
         Whether batches may be merged and cut.
     memory : float
         How many bytes all kept graphs may hold together.
     size : callable
-        Tells how many bytes the graph of a batch holds.
+        Returns how many bytes the graph of a batch holds.
     best : float
         How many bytes a graph of merged batches should hold at most.
+    compile : bool
+        Whether products are compiled.
     """
 
     def __init__(
@@ -222,30 +212,45 @@ class Graphs:
         memory: float,
         size: Callable[[Any], float],
         best: float = CHUNK_BYTES,
+        compile: bool = False,
     ) -> None:
         self.build, self._batches, self._memory, self._size = build, batches, memory, size
-        self._best = best
+        self._best, self._compile = best, compile
         self._separable, self._copy, self._version = separable, copy, copy.version
-        self._one_by_one = False
+        self._one_by_one = compile
         self._kept: dict[int, Graph] = {}
         self._held = 0.0
         self._chunks: list[Any] | None = None
         self._largest: float | None = None
-        self._measured: tuple[int, float] | None = None
         self.count: float | None = None
 
     def __iter__(self) -> Iterator[Graph]:
-        self._let_go_of_stale()
         count = 0.0
         for index, chunk in enumerate(self.chunks()):
-            graph = self._kept.get(index)
-            if graph is None:
-                graph = self.build(chunk)
-                self._keep(index, graph)
+            graph = self._graph(index, chunk)
+            self._keep(index, graph)
             count += graph.count
             yield graph
             del graph  # before the next one is built
         self.count = count
+
+    def first(self) -> tuple[Graph, Any]:
+        """Return the graph of the first chunk, and its data."""
+        chunk = next(iter(self.chunks()))
+        return self._graph(0, chunk), chunk
+
+    def _graph(self, index: int, chunk: Any) -> Graph:
+        """Return the graph of a chunk, which is built if it is not kept."""
+        if self._version != self._copy.version:
+            self.release()
+            self._version = self._copy.version
+        if index in self._kept:
+            return self._kept[index]
+        if not self._compile:
+            return self.build(chunk)
+        from hessence.models._compiled import CompiledGraph
+
+        return CompiledGraph(self.build(chunk))
 
     def multiply(self, rows: Tensor, parameters: Parameters, chosen: Sequence[int]) -> Tensor:
         """Return the products of the sum over all batches with vectors, which are rows here.
@@ -261,7 +266,7 @@ class Graphs:
         """
         result: Tensor | None = None
         for graph in self:
-            width = self._width(graph, rows)
+            width = self._width(rows)
             result = torch.zeros_like(rows) if result is None else result
             for some, image in zip(rows.split(width), result.split(width), strict=True):
                 self._add_products(image, graph, some, parameters, chosen)
@@ -276,27 +281,30 @@ class Graphs:
         result = torch.zeros_like(row)
         for chunk in self.chunks():
             with within:
-                parts = self.build(chunk).plain.multiply(parameters.split(row), chosen)
-            for own, part in zip(parameters.split(result), parts, strict=True):
-                own += part
+                parts = self.build(chunk).multiply(parameters.split(row), chosen)
+            parameters.add(result, parts)
         return result
 
     def within(self, memory: float) -> Graphs:
         """Return the same graphs in chunks that take no more than so many bytes."""
         return Graphs(
-            self.build, self._batches, self._copy, separable=self._separable,
-            memory=min(memory, self._memory), size=self._size, best=self._best,
-        )  # fmt: skip
+            self.build,
+            self._batches,
+            self._copy,
+            separable=self._separable,
+            memory=min(memory, self._memory),
+            size=self._size,
+            best=self._best,
+            compile=self._compile,
+        )
 
-    def _width(self, graph: Graph, rows: Tensor) -> int:
+    def _width(self, rows: Tensor) -> int:
         """Return how many vectors go through a graph at once.
 
         Several do where a graph is so small that most of the time goes into starting operations.
         """
-        if len(rows) == 1 or self._one_by_one or not graph.takes_columns:
-            return 1
-        limit = ACCELERATED_BYTES if rows.device.type != "cpu" else AT_ONCE_BYTES
-        if self.chunk_bytes > limit:
+        limit = AT_ONCE_BYTES if rows.device.type == "cpu" else ACCELERATED_BYTES
+        if self._one_by_one or self.chunk_bytes > limit:
             return 1
         return int(max(2, min(WIDEST, self._memory / 4 / max(self.chunk_bytes, 1.0))))
 
@@ -309,35 +317,24 @@ class Graphs:
         chosen: Sequence[int],
     ) -> None:
         """Add the products of one graph with vectors, which are rows here, to others."""
-        if len(rows) == 1:
-            parts = graph.multiply(parameters.split(rows[0]), chosen)
-            images = images[0]
-        else:
+        if len(rows) > 1:
             try:
                 with warnings.catch_warnings():
                     # PyTorch says so where it loops over an operation that it cannot batch.
                     warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
                     parts = graph.multiply(parameters.split(rows), chosen, batched=True)
+                return parameters.add(images, parts)
             except RuntimeError:
                 # Some operations cannot be batched. Any other error comes again.
                 self._one_by_one = True
-                for image, row in zip(images.split(1), rows.split(1), strict=True):
-                    self._add_products(image, graph, row, parameters, chosen)
-                return
-        for own, part in zip(parameters.split(images), parts, strict=True):
-            own += part.reshape(own.shape)
-
-    def first(self) -> tuple[Graph, Any]:
-        """Return the graph of the first chunk, and its data."""
-        self._let_go_of_stale()
-        chunk = next(iter(self.chunks()))
-        return (self._kept[0] if 0 in self._kept else self.build(chunk)), chunk
+        for image, row in zip(images, rows, strict=True):
+            parameters.add(image, graph.multiply(parameters.split(row), chosen))
 
     def chunks(self) -> Iterable[Any]:
-        """Go through the data of all graphs."""
+        """Return the data of all graphs."""
         if self._chunks is not None:
             return self._chunks
-        samples, _ = self._measure()
+        samples, _ = self._measured
         kept = self._batches.kept
         if kept is None:
             return self._batches.regrouped(samples) if self._separable else self._batches
@@ -358,34 +355,26 @@ class Graphs:
         """How much memory the graph of the largest chunk takes, as far as chunks are known."""
         if self._largest is not None:
             return self._largest
-        samples, per_sample = self._measure()
-        return samples * per_sample
+        return math.prod(self._measured)
 
     def release(self) -> None:
-        """Let go of all graphs; they are built again when needed."""
+        """Drop all graphs; they are built again when needed."""
         self._kept.clear()
         self._held = 0.0
 
-    def _let_go_of_stale(self) -> None:
-        if self._version != self._copy.version:
-            self.release()
-            self._version = self._copy.version
-
-    def _measure(self) -> tuple[int, float]:
-        """Return the number of samples in a chunk, and how many bytes each takes in a graph."""
-        if self._measured is None:
-            batch = self._batches.first
-            if self._separable and is_sample_pair(batch):
-                if len(batch[0]) < max(PROBES):
-                    batch = next(iter(merged(self._batches, max(PROBES))))
-                self._measured = chunk_size(self._size, batch, self._memory, self._best)
-            else:
-                self._measured = 1, self._size(batch)
-        return self._measured
+    @cached_property
+    def _measured(self) -> tuple[int, float]:
+        """The number of samples in a chunk, and how many bytes each takes in a graph."""
+        batch = self._batches.first
+        if not self._separable or not is_sample_pair(batch):
+            return 1, self._size(batch)
+        if len(batch[0]) < max(PROBES):
+            batch = next(iter(merged(self._batches, max(PROBES))))
+        return chunk_size(self._size, batch, self._memory, self._best)
 
     def _keep(self, index: int, graph: Graph) -> None:
-        # Without the data there is no telling which chunk of the next pass this is.
-        if self._chunks is None:
+        # Where the data do not fit into memory, neither do the graphs.
+        if self._chunks is None or index in self._kept:
             return
         size = self._bytes(self._chunks[index])
         if self._held + size <= self._memory:
@@ -394,7 +383,7 @@ class Graphs:
 
     def _bytes(self, chunk: Any) -> float:
         """Return how much memory the graph of a chunk takes, by the size of its data."""
-        _, each = self._measure()
+        _, each = self._measured
         if self._separable and is_sample_pair(chunk):
             return each * len(chunk[0])
         return each * byte_count(chunk) / max(byte_count(self._batches.first), 1)

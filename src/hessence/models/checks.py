@@ -21,6 +21,8 @@ SINGLE = 1e-6
 AGREEMENT = {torch.float64: 1e-5, torch.float32: 1e-2}
 """How much a product may differ from finite differences, relative, beside their own error."""
 
+ROUGH = 0.03
+"""Finite differences with a larger error of their own, relative, tell nothing."""
 
 RANDOM = (
     "the loss changes from one evaluation to the next, so something random is in the model or the "
@@ -66,10 +68,6 @@ class Check(Saved, kind="check"):
     message: str
 
 
-ROUGH = 0.03
-"""Finite differences with a larger error of their own, relative, tell nothing."""
-
-
 def outcome(
     steady: bool,
     finite: bool,
@@ -81,17 +79,35 @@ def outcome(
 ) -> Check:
     """Judge what was found for an operator of some type; see ``Check``.
 
-    Whoever calls measures the rounding of products, relative to ‖Hu‖ + ‖Hv‖, where `is_symmetric`
+    `rounding` is that of products, relative to ‖Hu‖ + ‖Hv‖; it matters only where `is_symmetric`
     says no without it.
     """
-    wrong: str | None = "the loss or the parameters are NaN or infinite."
-    if finite:
-        wrong = _fault(steady, symmetry, difference, uncertainty, dtype, rounding)
-    message = wrong
-    if message is None:
-        hidden = not is_symmetric(symmetry, dtype)
-        message = _confirmation(difference, uncertainty, rounding if hidden else None)
-    return Check(wrong is None, steady, finite, symmetry, difference, uncertainty, message)
+    passed, message = False, ""
+    symmetric = "The products are symmetric"
+    if not is_symmetric(symmetry, dtype):
+        symmetric += f" up to their rounding, {rounding:.1e}, relative"
+    if not finite:
+        message = "the loss or the parameters are NaN or infinite."
+    elif not steady:
+        message = RANDOM
+    elif not is_symmetric(symmetry, dtype, rounding):
+        why = "a layer's second derivative is wrong, or detached somewhere"
+        if symmetry <= SINGLE:
+            why = "part of the model computes in single precision, or is not quite right"
+        message = f"⟨u, Hv⟩ and ⟨v, Hu⟩ differ by {symmetry:.1e}, relative: {why}."
+    elif difference is None or uncertainty is None:
+        passed, message = True, f"{symmetric}; tensors that are not the model's cannot be moved."
+    elif uncertainty > ROUGH:
+        passed, message = True, f"{symmetric}; finite differences are too rough here to tell more."
+    elif not agree(difference, uncertainty, dtype):
+        message = (
+            f"products differ from finite differences by {difference:.1e}, relative (which have an "
+            f"error of {uncertainty:.1e}): part of the loss does not pass its derivative on, such "
+            "as a detached tensor or a custom backward."
+        )
+    else:
+        passed, message = True, f"{symmetric} and agree with finite differences."
+    return Check(passed, steady, finite, symmetry, difference, uncertainty, message)
 
 
 def is_symmetric(symmetry: float, dtype: torch.dtype, rounding: float = 0.0) -> bool:
@@ -118,44 +134,3 @@ def unit_vectors(reference: Tensor, rng: Seed) -> tuple[Tensor, Tensor]:
     drawn /= np.linalg.norm(drawn, axis=-1, keepdims=True)
     u, v = torch.asarray(drawn, dtype=reference.dtype, device=reference.device)
     return u, v
-
-
-def _fault(
-    deterministic: bool,
-    symmetry: float,
-    difference: float | None,
-    uncertainty: float | None,
-    dtype: torch.dtype,
-    rounding: float,
-) -> str | None:
-    """Return what is wrong with products of a finite loss, in a sentence."""
-    if not deterministic:
-        return RANDOM
-    if not is_symmetric(symmetry, dtype, rounding):
-        why = "a layer's second derivative is wrong, or detached somewhere"
-        if symmetry <= SINGLE:
-            why = "part of the model computes in single precision, or is not quite right"
-        return f"⟨u, Hv⟩ and ⟨v, Hu⟩ differ by {symmetry:.1e}, relative: {why}."
-    if difference is None or uncertainty is None or uncertainty > ROUGH:
-        return None
-    if not agree(difference, uncertainty, dtype):
-        return (
-            f"products differ from finite differences by {difference:.1e}, relative (which "
-            f"have an error of {uncertainty:.1e}): part of the loss does not pass its "
-            "derivative on, such as a detached tensor or a custom backward."
-        )
-    return None
-
-
-def _confirmation(
-    difference: float | None, uncertainty: float | None, rounding: float | None
-) -> str:
-    """Return what was found right; `rounding` is that of products, if it hides their symmetry."""
-    symmetric = "The products are symmetric"
-    if rounding is not None:
-        symmetric = f"The products are symmetric up to their rounding, {rounding:.1e}, relative"
-    if difference is None or uncertainty is None:
-        return f"{symmetric}; tensors that are not the model's cannot be moved."
-    if uncertainty > ROUGH:
-        return f"{symmetric}; finite differences are too rough here to tell more."
-    return f"{symmetric} and agree with finite differences."

@@ -68,11 +68,6 @@ class PairCriterion(Criterion):
     def count(self, prediction: Any, target: Any) -> float:
         """Return what the totals are to be divided by."""
 
-    def mean(self, prediction: Any, target: Any) -> Tensor:
-        """Return the loss if these are all predictions and targets."""
-        total = self.sum(prediction, target)
-        return total / self.count(prediction, target) if self.averaged else total
-
     def gradient(self, prediction: Tensor, target: Any) -> Tensor:
         """Return the total's gradient in the prediction."""
         z = prediction.detach().requires_grad_()
@@ -112,8 +107,7 @@ def _takes_by_name(model: nn.Module, inputs: Mapping[Any, Any]) -> bool:
     except TypeError:
         return False
     except ValueError:
-        # What is compiled in C++ does not tell its arguments.
-        return True
+        pass  # what is compiled in C++ does not tell its arguments
     return True
 
 
@@ -121,16 +115,7 @@ class OwnCriterion(Criterion):
     """A function that a user has written.
 
     It returns a mean over samples, a sum, one number for each sample, of which the mean is taken,
-    or a pair (mean, weight).
-
-    Parameters
-    ----------
-    function : callable
-        The function.
-    reduction : {"mean", "sum"} or None
-        What one number that it returns is.
-    several : bool
-        Whether there are several batches, so that this matters.
+    or a pair (mean, weight). Where there are several batches, `reduction` must say which.
     """
 
     def __init__(
@@ -140,10 +125,30 @@ class OwnCriterion(Criterion):
         self._untold = several and reduction is None
 
     def _total(self, value: Any, samples: Callable[[], int]) -> tuple[Tensor, float]:
-        """Read what the function has returned for so many samples."""
-        if self._untold:
-            _require_told(value, samples)
-        return _total(value, samples, averaged=self.averaged)
+        """Read what the function has returned for so many samples as a total and a count."""
+        single = isinstance(value, Tensor) and value.numel() == 1
+        if self._untold and single and (value.ndim == 0 or samples() > 1):
+            raise ValueError(UNTOLD)
+        weight: float | None = None
+        if isinstance(value, tuple) and len(value) == 2 and self.averaged:
+            weight = _number(value[1])
+            value = value[0] if weight is not None else value
+        if isinstance(value, tuple):
+            wanted = "a mean over samples, or a pair (mean, weight) with a number for the weight"
+            kinds = ", ".join(type(part).__name__ for part in value)
+            raise TypeError(
+                f"loss must return {wanted if self.averaged else 'a sum'}, got a tuple of {kinds}."
+            )
+        if weight is not None and not 0 <= weight < math.inf:
+            raise ValueError(f"loss must return a weight that is not negative, got {weight:g}.")
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            kind = dtype_name(value) if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(f"loss must return a tensor of real numbers, got {kind}.")
+        if not self.averaged:
+            return value.sum(), 1.0
+        weight = float(samples()) if weight is None else weight
+        # The mean over nothing is not a number, and must not become a part of the sum.
+        return value.mean() * weight if weight else value.new_zeros(()), weight
 
 
 class FunctionCriterion(OwnCriterion, PairCriterion):
@@ -152,18 +157,19 @@ class FunctionCriterion(OwnCriterion, PairCriterion):
     def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
         """Return the total over the batch, and its count."""
         inputs, target = batch
-        return self._evaluated(predict(model, inputs), target)
+        return self.evaluate(predict(model, inputs), target)
 
     def sum(self, prediction: Any, target: Any) -> Tensor:
         """Return the mean times the count, or the sum."""
-        return self._evaluated(prediction, target)[0]
+        return self.evaluate(prediction, target)[0]
 
     def count(self, prediction: Any, target: Any) -> float:
         """Return the number of samples, or the function's own weight."""
         with torch.no_grad():
-            return self._evaluated(prediction, target)[1]
+            return self.evaluate(prediction, target)[1]
 
-    def _evaluated(self, prediction: Any, target: Any) -> tuple[Tensor, float]:
+    def evaluate(self, prediction: Any, target: Any) -> tuple[Tensor, float]:
+        """Return the total of predictions, and its count."""
         # On a copy, since the function may write to it.
         value = self._function(prediction, copied(target))
         return self._total(value, lambda: first_length([prediction, target]))
@@ -192,38 +198,6 @@ class ClosureCriterion(OwnCriterion):
                 f"{tuple(each)}."
             )
         return total
-
-
-def _require_told(value: Any, samples: Callable[[], int]) -> None:
-    """Ask how several batches combine, unless what the loss returns shows it."""
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        return
-    if value.ndim == 0 or samples() > 1:
-        raise ValueError(UNTOLD)
-
-
-def _total(value: Any, samples: Callable[[], int], *, averaged: bool) -> tuple[Tensor, float]:
-    """Read what a user's function has returned as a total and a count."""
-    weight: float | None = None
-    if isinstance(value, tuple) and len(value) == 2 and averaged:
-        weight = _number(value[1])
-        value = value[0] if weight is not None else value
-    if isinstance(value, tuple):
-        wanted = "a mean over samples, or a pair (mean, weight) with a number for the weight"
-        kinds = ", ".join(type(part).__name__ for part in value)
-        raise TypeError(
-            f"loss must return {wanted if averaged else 'a sum'}, got a tuple of {kinds}."
-        )
-    if weight is not None and not 0 <= weight < math.inf:
-        raise ValueError(f"loss must return a weight that is not negative, got {weight:g}.")
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        kind = dtype_name(value) if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(f"loss must return a tensor of real numbers, got {kind}.")
-    if not averaged:
-        return value.sum(), 1.0
-    weight = float(samples()) if weight is None else weight
-    # The mean over nothing is not a number, and must not become a part of the sum.
-    return value.mean() * weight if weight else value.new_zeros(()), weight
 
 
 def _number(weight: Any) -> float | None:
