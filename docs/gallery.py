@@ -6,7 +6,8 @@
     python docs/gallery.py out
 
 Several folders may be named, such as one with runs of the preset ``paper`` beside it. Runs that
-were recorded before and are not in a folder stay in the record, and their pictures in the gallery.
+were recorded before and are not in a folder stay in the record, and their pictures in the gallery;
+without any folder, the pages are made from the record alone.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ WIDTH = 1000
 
 GALLERY = """# Gallery
 
-Every figure of the papers that an experiment stands for, and what came out. Runs of the preset
-`quick` take minutes; `paper` takes the papers' own sizes. This page is made by
-`hessence reproduce --all --jobs 2 --out out` and `python docs/gallery.py out`. [All items of the
-papers](papers.md) are in a table of their own. The papers, with the numbers that `hessence claims`
-gives them:
+The figures of the papers, drawn again, and what came out. Runs of the preset `quick` take minutes;
+runs of `paper` have the papers' own sizes. `hessence reproduce --all --jobs 2 --out out` and
+`python docs/gallery.py out` make this page. [Another page](papers.md) lists every item of the
+papers with its verdict. These are the papers, with the numbers by which `hessence claims` names
+them:
 
 {papers}
 
@@ -46,24 +47,25 @@ The figures:
 """
 TABLE = """# The papers, item by item
 
-{count} theorems, formulas, sentences and figures of five documents, each with its verdict and what
-it rests on. `python docs/gallery.py` makes this page from the ledger (`hessence claims`) and from
-the recorded runs of the experiments (`hessence reproduce`); `hessence claims ID` shows the numbers.
-A theorem or formula is refuted by one counterexample of any size, unless a condition rules it out:
-then it holds on that condition. What a paper measured is decided by the largest run.
+{count} theorems, formulas, sentences and figures of five documents, each with its verdict and the
+evidence for it. `python docs/gallery.py` makes this page from the ledger (`hessence claims`) and
+from the recorded runs of the experiments (`hessence reproduce`); `hessence claims ID` shows the
+numbers. One counterexample of any size refutes a theorem or a formula, unless a condition rules it
+out: then it holds on that condition. The largest run decides what a paper measured; if that run
+cannot tell, nothing smaller does.
 
 {summary}
 
-Criteria come before runs, but for {revised} that were [changed after numbers were
-seen](#criteria-changed-after-numbers-were-seen). The runs that were made are [at the
-end](#the-runs). The papers:
+Criteria were fixed before the runs, except for {revised} that were [changed after numbers were
+seen](#criteria-changed-after-numbers-were-seen). [The last section](#the-runs) lists the runs. The
+papers:
 
 {papers}
 """
 
 CHANGED = (
-    "All others were there first, as far as the history of the code tells. A setting that was "
-    "searched for until the effect showed is named beside its run, as *searched for*."
+    "All other criteria came before the numbers, as far as the history of the code tells. Where a "
+    "setting was searched for until the effect showed, the run names it under *searched for*."
 )
 
 
@@ -80,7 +82,7 @@ def main(folders: Sequence[Path], home: Path = HOME, record: Path = FILE) -> Non
         for name, content in result.pictures.items():
             (pictures / file_name(run, name)).write_bytes(small(content))
     shown = {
-        file_name(run, name) for run in runs if not outdone(run, runs) for name in run.captions
+        file_name(run, name) for run in runs if not outdone(run, runs) for name in captions(run)
     }
     for path in pictures.iterdir():
         if path.name not in shown:
@@ -104,6 +106,11 @@ def gallery(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
     return [*parts, mistakes(judged)]
 
 
+def captions(run: Run) -> dict[str, str]:
+    """Return what one sees in each of a run's pictures, by its name."""
+    return all_experiments()[run.experiment].captions
+
+
 def outdone(run: Run, runs: Sequence[Run]) -> bool:
     """Whether a larger run on the same data draws the same pictures."""
     presets = all_experiments()[run.experiment].presets
@@ -121,20 +128,21 @@ def shown_run(run: Run, runs: Sequence[Run], judged: dict[str, Judgement]) -> li
     """Return one run's pictures, and what it says about the papers' statements."""
     words = [finding.word for finding in run.findings]
     partly = sum(word.startswith("holds if") for word in words)
-    conditional = f", {partly} on a condition" * bool(partly)
+    conditional = f", and {partly} more on a condition" * bool(partly)
     rows = []
     for finding in run.findings:
         says, where = sentence(finding)
         overall = "; ".join(f"`{name}` {judged[name].word}" for name in finding.ids)
         rows.append((says, where, finding.word, numbers(finding), overall))
-    heads = ("what the papers say", "where", "this run", "what came out", "verdict")
-    shown = [(caption, file_name(run, name)) for name, caption in run.captions.items()]
+    heads = ("what the papers say", "where", "this run", "what came out", "overall verdict")
+    shown = [(caption, file_name(run, name)) for name, caption in captions(run).items()]
     pictures = [f"![{caption}](gallery/{file})\n\n*{caption}*" for caption, file in shown]
     return [
         f"```sh\n{run.command}\n```",
-        *(["Its pictures are those of the larger run below."] if outdone(run, runs) else pictures),
-        f"Of {len(rows)} statements {words.count('holds')} hold in this run{conditional} "
-        f"({run.preset}; {duration(run.seconds)} on {run.machine}, {run.date}).",
+        *(["The larger run below has the pictures."] if outdone(run, runs) else pictures),
+        f"In this run {words.count('holds')} of {len(rows)} statement{'s' * (len(rows) != 1)} hold"
+        f"{'s' * (len(rows) == 1)}{conditional} ({run.preset}; {duration(run.seconds)} on "
+        f"{run.machine}, {run.date}).",
         f"<details><summary>What the papers say, and what came out</summary>\n\n"
         f"{markdown(heads, rows)}\n\n</details>",
     ]
@@ -156,9 +164,9 @@ def table(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
     partial = sum(bool(incomplete(item, runs)) for item in all_items())
     words = [verdict(item, judged) for item in all_items()]
     summary = (
-        f"{words.count('holds')} hold, {words.count('on a condition')} hold on a condition, "
-        f"{words.count('in part')} in part; {words.count('fails')} fail, and "
-        f"{words.count('cannot tell')} cannot be told. "
+        f"{words.count('holds')} hold, {words.count('on a condition')} hold on a condition, and "
+        f"{words.count('in part')} hold in part; {words.count('fails')} fail, and of "
+        f"{words.count('cannot tell')} the runs cannot tell. "
         f"{partial or 'None'} of the items {'is' if partial == 1 else 'are'} incomplete"
         + ("; each says why." if partial else ".")
     )
@@ -199,8 +207,9 @@ def verdict(item: Item, judged: dict[str, Judgement]) -> str:
     entries = [judged[name] for name in names or item.judged.split()]
     if all(entry.holds for entry in entries):
         return "on a condition" if any(entry.condition for entry in entries) else "holds"
-    words = {entry.word for entry in entries}
-    return words.pop() if len(words) == 1 else "in part"
+    if any(entry.holds for entry in entries):
+        return "in part"
+    return "fails" if any(entry.holds is False for entry in entries) else "cannot tell"
 
 
 def basis(item: Item, runs: Sequence[Run], judged: dict[str, Judgement]) -> str:
@@ -303,6 +312,4 @@ def joined(parts: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("usage: python docs/gallery.py OUT [OUT ...]")
     main([Path(name) for name in sys.argv[1:]])

@@ -3,7 +3,7 @@
 A piece of evidence is a check of the ledger, on networks small enough for their whole spectrum to
 be compared, or a finding of an experiment, made now or recorded. One counterexample of any size
 refutes a theorem or a formula, unless a condition rules it out: then it holds on that condition.
-What a paper measured is decided by the largest run.
+What a paper measured is decided by the largest run; if that cannot tell, nothing smaller does.
 """
 
 from __future__ import annotations
@@ -77,12 +77,13 @@ class Judgement:
     @property
     def deciding(self) -> Evidence | None:
         """The piece of evidence that decides, or None if none can."""
-        told = [piece for piece in self.evidence if piece.holds is not None]
+        pieces = self.evidence
+        if self.claim.measured and pieces:
+            largest = max(SIZES.index(piece.size) for piece in pieces)
+            pieces = tuple(piece for piece in pieces if SIZES.index(piece.size) == largest)
+        told = [piece for piece in pieces if piece.holds is not None]
         if not told:
             return None
-        if self.claim.measured:
-            largest = max(SIZES.index(piece.size) for piece in told)
-            told = [piece for piece in told if SIZES.index(piece.size) == largest]
         # A condition rules out failures elsewhere, but not one of the cases it admits.
         return min(told, key=lambda piece: (piece.condition is None, piece.holds))
 

@@ -35,8 +35,6 @@ class Run:
         Computing time of all tasks together.
     findings : tuple of Finding
         What came out.
-    captions : dict of str to str
-        What one sees in each picture, by its name.
     """
 
     experiment: str
@@ -47,7 +45,6 @@ class Run:
     machine: str
     seconds: float
     findings: tuple[Finding, ...]
-    captions: dict[str, str]
 
     @property
     def told(self) -> str:
@@ -74,7 +71,6 @@ def run_of(result: Result) -> Run:
         described["machine"],
         described["seconds"],
         tuple(result.findings),
-        dict(zip(result.stated["pictures"], result.stated["captions"], strict=True)),
     )
 
 
@@ -91,13 +87,17 @@ def recorded_runs() -> tuple[Run, ...]:
 def merged(fresh: Iterable[Run], kept: Iterable[Run]) -> tuple[Run, ...]:
     """Return all runs in order.
 
-    A fresh one takes the place of the same run made before. One with all of a preset's settings
-    also takes the place of those that had changed some.
+    A fresh one takes the place of the same run made before, and of those that had changed all that
+    it changes of a preset's settings and more besides.
     """
     made = {run.key: run for run in fresh}
-    whole = {(run.experiment, run.preset) for run in made.values() if not run.changed}
-    runs = {run.key: run for run in kept if (run.experiment, run.preset) not in whole} | made
-    return tuple(runs[key] for key in sorted(runs))
+    runs = {run.key: run for run in kept if not any(_replaces(new, run) for new in made.values())}
+    return tuple(run for _, run in sorted({**runs, **made}.items()))
+
+
+def _replaces(new: Run, old: Run) -> bool:
+    same = (new.experiment, new.preset) == (old.experiment, old.preset)
+    return same and new.changed.items() <= old.changed.items()
 
 
 def as_text(runs: Iterable[Run]) -> str:

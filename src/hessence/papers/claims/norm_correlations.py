@@ -29,8 +29,8 @@ NETWORKS = 80
 SETS = 3
 MAXIMAL = "the parametrisation is maximal update"
 AGAIN = (
-    "first asked of the networks as they were drawn; since some verdicts turned with the draw, the "
-    "experiment asks for the same in 95 % of draws, and for 5 % or less to fail"
+    "at first judged on the networks as they were drawn; as some verdicts changed with the draw, "
+    "the experiment now asks for the same in 95 % of resamplings, and says no at 5 % or less"
 )
 """Why criteria on correlations were changed."""
 

@@ -21,9 +21,9 @@ WIDTH = 10
 NETWORKS = 8
 OTHERS = (0.8, 0.87, 0.93, 1.07, 1.13, 1.2)
 CONTROLLED = (
-    "at first a pair within a mean eigenvalue was enough, which dense spectra have by chance, and "
-    "other targets, to be missed ten times as much, had a verdict of their own; now they have to "
-    "be missed twice as much for the pair to count"
+    "at first a pair within a mean eigenvalue of tr/D was enough, which dense spectra have by "
+    "chance, and a verdict of its own asked whether other targets are missed by ten times as much; "
+    "now the pair counts only if they are missed by twice as much"
 )
 
 

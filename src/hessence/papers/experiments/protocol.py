@@ -87,7 +87,7 @@ class Experiment(Generic[Settings]):
         Instances of one frozen dataclass under ``tiny``, ``quick`` and ``paper``.
     tasks, run, draw, findings : callable
         The four functions. `draw` may also be a mapping from names to functions, where the same
-        records make several figures. The first line of a function's docstring is the caption.
+        records make several figures. A function's docstring is the figure's caption.
     minutes : mapping of str to float
         Rough time for ``quick`` and ``paper``: on one core, or on one GPU where `gpu` says so.
     common : tuple of str
@@ -149,8 +149,8 @@ class Experiment(Generic[Settings]):
 
     @property
     def captions(self) -> dict[str, str]:
-        """What one sees in each picture: the first line of its function's docstring."""
+        """What one sees in each picture: its function's docstring."""
         return {
-            name: (inspect.getdoc(draw) or "").partition("\n")[0]
+            name: " ".join((inspect.getdoc(draw) or "").split())
             for name, draw in self.pictures.items()
         }

@@ -127,7 +127,7 @@ def _deviation(net: Any, x: Any, y: Any, sink: float) -> float:
 def draw_first(settings: Settings, records: list[Record], figure: Any) -> None:
     """Longer weights move the outliers of self-attention more than its bulk, which a sink removes.
 
-    One network: what is not swept has norm 1, and no sink.
+    One network; weights that are not swept have norm 1, and there is a sink only where it is swept.
     """
     figure.set_size_inches(10, 7)
     axes = figure.subplots(2, 2).ravel()

@@ -126,7 +126,7 @@ def training_record(settings: Settings, task: Task, rng: np.random.Generator) ->
 
 
 def draw_formulas(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Labels predict every eigenvalue; deeper solutions are sharper, but for small labels."""
+    """Labels predict every eigenvalue; deeper solutions are sharper, except for small labels."""
     figure.set_size_inches(9, 3.6)
     left, right = figure.subplots(1, 2)
     first = records[0]

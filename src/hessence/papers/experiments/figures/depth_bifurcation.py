@@ -224,13 +224,19 @@ def draw_linear(settings: Settings, records: list[Record], figure: Any) -> None:
     ratio.plot(depths, [_ratio(rows[depth], -1) for depth in depths], "s", color="black",
                markerfacecolor="none", markersize=9, label="their ratio")  # fmt: skip
     ratio.plot(depths, depths, "--", color=GREY, label="depth")
+    ratio.set_xticks(depths)
     ratio.set_xlabel("depth")
     ratio.legend()
 
 
 def draw_activated(settings: Settings, records: list[Record], figure: Any) -> None:
-    """How cleanly eigenvalues split depends on the activation, its place and the steps taken."""
+    """How cleanly eigenvalues split depends on the activation, its place and the steps taken.
+
+    Red are as many eigenvalues as theory has dominant ones, blue as many as it has in the bulk, and
+    grey the rest. The dotted line is the earlier of the two steps at which the split is judged.
+    """
     depth = settings.shown[-1] if settings.shown else None
+    shown: tuple[list[Any], list[str]] = ([], [])
     for ax, case in _grid(settings, figure):
         row = next((r for r in _rows(records, case) if r["depth"] == depth), None)
         if row is None:
@@ -239,11 +245,16 @@ def draw_activated(settings: Settings, records: list[Record], figure: Any) -> No
         _draw_paths(ax, settings, row)
         ax.axvline(settings.early + 1, color=GREY, linestyle=":", linewidth=1)
         ax.set_title(f"{case[0]} {PLACES[case[1]]}", fontsize=10)
-    figure.suptitle(f"depth {depth}; red dominant, blue bulk, grey the rest", fontsize=10)
+        shown = ax.get_legend_handles_labels()
+    figure.suptitle(f"depth {depth}", fontsize=10)
+    figure.legend(*shown, loc="outside lower center", ncols=3)
 
 
 def draw_ratios(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With an activation the ratio grows with depth, but equals it for small inputs at most."""
+    """With an activation the ratio grows with depth, but comes close to it only for small inputs.
+
+    The ratio is that of the mean dominant eigenvalue to the mean of the bulk.
+    """
     for ax, case in _grid(settings, figure):
         scales = [c[2] for c in settings.cases if c[:2] == case[:2]]
         for scale in scales:

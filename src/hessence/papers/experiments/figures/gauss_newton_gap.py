@@ -145,7 +145,10 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
 
 
 def draw_equal(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Errors are alike at first, and larger with attention where residual and loss are least."""
+    """Errors are alike at first, and larger with attention where residual and loss are least.
+
+    Points are single measurements; lines are means over seeds, with bands of one standard error.
+    """
     figure.set_size_inches(9.6, 4)
     axes = figure.subplots(1, 2, sharey=True)
     for ax, (axis, told) in zip(axes, AXES.items(), strict=True):
@@ -167,7 +170,10 @@ def draw_equal(settings: Settings, records: list[Record], figure: Any) -> None:
 
 
 def draw_training(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Training drives Gauss–Newton's error down, further without attention than with it."""
+    """Training drives Gauss–Newton's error down, further without attention than with it.
+
+    Lines are means over seeds, with bands of one standard error.
+    """
     figure.set_size_inches(9.6, 3.8)
     left, right = figure.subplots(1, 2)
     for attention, (label, colour) in MODELS.items():

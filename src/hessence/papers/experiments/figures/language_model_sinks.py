@@ -172,7 +172,10 @@ def _model(settings: Settings, rng: np.random.Generator) -> tuple[Any, Any, Any]
 
 
 def draw_densities(settings: Settings, records: list[Record], figure: Any) -> None:
-    """The density of eigenvalues, from no sink at the top to the strongest one at the bottom."""
+    """As a sink grows, from top to bottom, the largest eigenvalue moves out; most stay near zero.
+
+    Bands are one standard error of the estimated density, which is that of the first model.
+    """
     figure.set_size_inches(9, 0.6 + 1.5 * settings.levels)
     axes = figure.subplots(settings.levels, 1, sharex=True, sharey=True)
     first = records[0]

@@ -25,6 +25,8 @@ GONE = 1e-3
 """A bulk below this part of what it was is taken to have shrunk to zero."""
 FULL = 0.95
 """A sink is full if the first token has this share of the attention of every token."""
+SHOWN = 5
+"""How many outliers and how many pairs of the bulk are drawn, the largest ones."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def run(settings: Settings, task: Task, rng: np.random.Generator) -> Record:
 def draw_first(settings: Settings, records: list[Record], figure: Any) -> None:
     """A sink shrinks the repeated eigenvalues, later where weights and first tokens are larger.
 
-    One network in every setting, with all of its bulk and its largest outliers.
+    One network in every setting. Red are its five largest outliers, blue the five largest pairs
+    of its bulk.
     """
     cases = _cases(settings)
     rows = -(-len(cases) // 2)
@@ -116,14 +119,16 @@ def draw_first(settings: Settings, records: list[Record], figure: Any) -> None:
     for ax, case in zip(axes.ravel(), cases, strict=False):
         first = [r for r in records if _is(r, case) and r["draw"] == 0]
         strengths = [r["sink"] for r in first]
-        bulk = np.asarray([r["bulk"] for r in first])
-        outliers = np.asarray([r["outliers"] for r in first])
-        label: list[str | None] = [f"largest {settings.share:.0%} of the outliers"]
-        ax.plot(strengths, outliers, color=COLOURS[1], linewidth=1,
-                label=label + [None] * (outliers.shape[1] - 1))  # fmt: skip
-        label = [f"bulk, {first[0]['multiplicity']} times each"] + [None] * (bulk.shape[1] - 1)
-        ax.plot(strengths, bulk, "--", color=COLOURS[0], linewidth=1, label=label)
-        ax.plot(strengths, -bulk, "--", color=COLOURS[0], linewidth=1)
+        bulk = np.asarray([r["bulk"][:SHOWN] for r in first])
+        outliers = np.asarray([r["outliers"][:SHOWN] for r in first])
+        kinds = (
+            (outliers, "-", COLOURS[1], "outlier"),
+            (bulk, "--", COLOURS[0], f"bulk, {first[0]['multiplicity']} times each"),
+            (-bulk, "--", COLOURS[0], None),
+        )
+        for values, style, colour, label in kinds:
+            lines = ax.plot(strengths, values, style, color=colour, linewidth=1)
+            lines[0].set_label(label)
         ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
         signed_scale(ax, max(float(bulk.max()) / 10, 1e-12))
         ax.set_title(_told(case), fontsize=10)
@@ -140,8 +145,8 @@ def draw_first(settings: Settings, records: list[Record], figure: Any) -> None:
 def draw_medians(settings: Settings, records: list[Record], figure: Any) -> None:
     """A strong sink takes the bulk away in the median; the sharpness rises only for small weights.
 
-    All networks and their medians; the dotted line is where the median network gives the first
-    token 95 % of all attention.
+    Thick lines are medians, bands hold 80 % of the networks, and thin lines are the largest of all.
+    At the dotted line the median network gives the first token 95 % of all attention.
     """
     cases = _cases(settings)
     rows = -(-len(cases) // 2)
@@ -154,9 +159,10 @@ def draw_medians(settings: Settings, records: list[Record], figure: Any) -> None
             ("bulk", COLOURS[0], "largest of the bulk"),
         ):
             values = _largest(settings, records, case, name)
-            ax.plot(strengths, values.T, color=colour, alpha=0.25, linewidth=1)
-            ax.plot(strengths, np.median(values, axis=0), "o-", color=colour, label=what,
-                    markersize=4)  # fmt: skip
+            low, middle, high = np.percentile(values, (10, 50, 90), axis=0)
+            ax.fill_between(strengths, low, high, color=colour, alpha=0.2, linewidth=0)
+            ax.plot(strengths, values.max(axis=0), color=colour, alpha=0.6, linewidth=0.8)
+            ax.plot(strengths, middle, color=colour, linewidth=2.2, label=what)
         share = np.median(_values(settings, records, case, "attention"), axis=0)
         if share.max() > FULL:
             ax.axvline(np.interp(FULL, share, strengths), color=GREY, linestyle=":", linewidth=1.5)
@@ -166,7 +172,7 @@ def draw_medians(settings: Settings, records: list[Record], figure: Any) -> None
         ax.set_xscale("symlog", linthresh=5)
         ax.margins(x=0)
     for ax in axes[:, 0]:
-        ax.set_ylabel(f"{settings.draws} networks and their median")
+        ax.set_ylabel(f"eigenvalue, {settings.draws} networks")
     for ax in axes[-1]:
         ax.set_xlabel("strength of the sink")
     handles, labels = axes[0, 0].get_legend_handles_labels()

@@ -190,22 +190,25 @@ def _panel(ax: Any, own: list[Record]) -> None:
 
 
 def draw_two_linear(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Two linear layers have a pair at tr/D only with orthonormal weights, decorrelated data."""
+    """Two linear layers have a pair at tr/D only with orthonormal weights on decorrelated data.
+
+    One input is an exception: there every network has the pair.
+    """
     _draw("linear", 2, records, figure)
 
 
 def draw_four_linear(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Four linear layers come no closer to tr/D with a pair than to other targets nearby."""
+    """Beyond a few inputs, four linear layers have a pair as close to other targets as to tr/D."""
     _draw("linear", 4, records, figure)
 
 
 def draw_two_relu(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Two layers with ReLU come no closer to tr/D with a pair than to other targets nearby."""
+    """Beyond a few inputs, two ReLU layers have a pair as close to other targets as to tr/D."""
     _draw("relu", 2, records, figure)
 
 
 def draw_four_relu(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Four layers with ReLU come no closer to tr/D with a pair than to other targets nearby."""
+    """Beyond a few inputs, four ReLU layers have a pair as close to other targets as to tr/D."""
     _draw("relu", 4, records, figure)
 
 

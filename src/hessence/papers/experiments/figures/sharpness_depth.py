@@ -172,32 +172,32 @@ def _table(
 
 
 def draw_products_scalar(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With one input, sharpness follows products without a layer well, and the bound B exactly."""
+    """With one input, trained sharpness follows the bound B exactly, and products less."""
     _draw(settings, records, figure, "linear", True, "without ", "spectral")
 
 
 def draw_products_wide(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With ten inputs, products without a layer say little of sharpness, and the bound B much."""
+    """With ten inputs, trained sharpness follows the bound B more than any product of layers."""
     _draw(settings, records, figure, "linear", False, "without ", "spectral")
 
 
 def draw_layers_scalar(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With one input, sharpness follows the norms of the first and last layer, not of others."""
+    """With one input, sharpness follows the first layer's norm, and in part the last one's."""
     _draw(settings, records, figure, "linear", True, "", "spectral")
 
 
 def draw_layers_wide(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With ten inputs, sharpness follows no single layer's spectral norm by much."""
+    """With ten inputs, sharpness follows the norms of single layers less in deeper networks."""
     _draw(settings, records, figure, "linear", False, "", "spectral")
 
 
 def draw_relu_products(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With ReLU, sharpness follows the product without the last layer less and less with depth."""
+    """With ReLU, sharpness follows the product without the last layer less in deeper networks."""
     _draw(settings, records, figure, "relu", True, "without ", "spectral")
 
 
 def draw_relu_layers(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With ReLU, sharpness follows no hidden matrix's Frobenius norm."""
+    """With ReLU, sharpness does not follow the Frobenius norm of a matrix between hidden layers."""
     _draw(settings, records, figure, "relu", True, "", "frobenius")
 
 

@@ -109,29 +109,44 @@ def _draw(settings: Settings, records: list[Record], figure: Any, target: str, r
 
 
 def draw_norms_initial(settings: Settings, records: list[Record], figure: Any) -> None:
-    """At the start and for small D, sharpness follows the norms of the layer of larger entries."""
+    """At the start and for small D, sharpness follows the norms of the layer of larger entries.
+
+    Bands are one standard error.
+    """
     _draw(settings, records, figure, "sharpness", layer_rows("initial", BOTH))
 
 
 def draw_norms_trained(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Trained, sharpness follows spectral norms more than others, and best of all their sum."""
+    """Trained, sharpness follows spectral norms more than others, and best of all their sum.
+
+    Bands are one standard error.
+    """
     _draw(settings, records, figure, "sharpness", layer_rows("trained", BOTH))
 
 
 def draw_alignments(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Sharpness goes with spectral alignment before training where D is large, not after it."""
+    """Sharpness goes with spectral alignment before training where D is large, not after it.
+
+    Bands are one standard error.
+    """
     lines = [(name, f"{written(norm)} alignment", COLOURS[i], "-")
              for i, (name, norm) in enumerate(zip(ALIGNED, NORMS, strict=True))]  # fmt: skip
     _draw(settings, records, figure, "sharpness", [(WHEN[when], when, lines) for when in WHEN])
 
 
 def draw_traces_initial(settings: Settings, records: list[Record], figure: Any) -> None:
-    """At the start, the trace follows the Frobenius norm of the layer of larger entries."""
+    """At the start, the trace follows the Frobenius norm of the layer of larger entries.
+
+    Bands are one standard error.
+    """
     _draw(settings, records, figure, "trace", layer_rows("initial"))
 
 
 def draw_traces_trained(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Trained, the trace follows Frobenius and nuclear norms, and spectral ones the least."""
+    """Trained, the trace follows the first layer's Frobenius norm more than its spectral norm.
+
+    Bands are one standard error.
+    """
     _draw(settings, records, figure, "trace", layer_rows("trained"))
 
 

@@ -57,12 +57,18 @@ def measured(nets: Networks, x: Any, y: Any) -> Record:
 
 
 def draw_initial(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With ReLU, sharpness follows the first layer's Frobenius norm before training."""
+    """With ReLU, sharpness follows the first layer's Frobenius norm before training.
+
+    Bands are one standard error.
+    """
     draw_by_size(records, settings.parametrisations, figure, "sharpness", layer_rows("initial"))
 
 
 def draw_trained(settings: Settings, records: list[Record], figure: Any) -> None:
-    """With ReLU, sharpness follows the first layer's Frobenius norm after training, too."""
+    """With ReLU, sharpness follows the first layer's Frobenius norm after training, too.
+
+    Bands are one standard error.
+    """
     draw_by_size(records, settings.parametrisations, figure, "sharpness", layer_rows("trained"))
 
 

@@ -82,7 +82,7 @@ def quadratic_forms(hessian: Any, count: int, rng: np.random.Generator) -> Any:
 
 
 def draw(settings: Settings, records: list[Record], figure: Any) -> None:
-    """Hutchinson's estimates of the trace lie on the formula all along training."""
+    """Hutchinson's estimates of the trace lie on the formula throughout training."""
     for ax, row, steps in path_panels(settings, records, figure):
         label = f"Hutchinson, {settings.vectors} products, ± 2 standard errors"
         ax.errorbar(steps, row["hutchinson"], yerr=2 * np.asarray(row["hutchinson_error"]),

@@ -24,7 +24,8 @@ REST = 10
 def draw_one(settings: Any, records: list[Record], figure: Any) -> None:
     """The sharpness climbs to 2/η and swings about it as ξ does, less as the residual gets smaller.
 
-    These are the paper's six panels, and two more of what it names as the likely cause.
+    These are the paper's six panels, and two more of what it names as the likely cause. Bands
+    reach from the value at one step to that at the next.
     """
     row = close_record(records)
     shown = row["shown"]
@@ -50,21 +51,24 @@ def draw_one(settings: Any, records: list[Record], figure: Any) -> None:
     for name in ("loss", "residual"):
         axes[0, int(name == "residual")].set_yscale("log")
     for ax in axes[-1]:
-        ax.set_xlabel("step (a band: from one step to the next)")
-    figure.suptitle(
-        f"{tokens_text(row)}, η = {settings.rate:g}, d_K = {settings.keys}; steps on a log scale"
-    )
+        ax.set_xlabel("step")
+    figure.suptitle(f"{tokens_text(row)}, η = {settings.rate:g}, d_K = {settings.keys}")
 
 
 def _band(ax: Any, values: Any, colour: str, label: str | None, *, dashed: bool = False) -> None:
-    """Draw a curve that may jump at every step as the band that two steps span, over log time."""
+    """Draw a curve that may jump at every step as the band that two steps span, over log time.
+
+    A dashed band is not filled, so that one sees it on top of another.
+    """
     curve = np.asarray(values, dtype=float)
     low, high = np.minimum(curve[1:], curve[:-1]), np.maximum(curve[1:], curve[:-1])
     places = np.arange(1, len(curve))
     style = "--" if dashed else "-"
-    ax.fill_between(places, low, high, color=colour, alpha=0.15 if dashed else 0.3, linewidth=0)
-    ax.plot(places, low, color=colour, linewidth=1, linestyle=style, label=label)
-    ax.plot(places, high, color=colour, linewidth=1, linestyle=style)
+    width = 1.8 if dashed else 1
+    if not dashed:
+        ax.fill_between(places, low, high, color=colour, alpha=0.3, linewidth=0)
+    ax.plot(places, low, color=colour, linewidth=width, linestyle=style, label=label)
+    ax.plot(places, high, color=colour, linewidth=width, linestyle=style)
     ax.set_xscale("log")
     ax.margins(x=0)
 
@@ -72,7 +76,7 @@ def _band(ax: Any, values: Any, colour: str, label: str | None, *, dashed: bool 
 def draw_regimes(settings: Any, records: list[Record], figure: Any) -> None:
     """Swings die out where the flattest minimum is flatter than 2/η, and last where it is sharper.
 
-    Above the sharpness, below its swings and the residual, of one network for each pair of tokens.
+    One network for each pair of tokens: its sharpness above, its swings and the residual below.
     """
     rows = _close_rows(records)
     figure.set_size_inches(10, 5.6)
@@ -150,7 +154,7 @@ def draw_threshold(settings: Any, records: list[Record], figure: Any) -> None:
 def draw_rates(settings: Any, records: list[Record], figure: Any) -> None:
     """Networks swing about 2/η for some time at every rate near 2.3, and to the end at larger ones.
 
-    Bars are shares of networks by how they end, numbers how often the median one passes 2/η.
+    Bars are shares of networks by how they end; numbers are how often the median one passes 2/η.
     """
     figure.set_size_inches(7, 4.6)
     ax = figure.subplots()
@@ -158,7 +162,8 @@ def draw_rates(settings: Any, records: list[Record], figure: Any) -> None:
     base = np.zeros(len(rows))
     for name, (label, colour) in OUTCOMES.items():
         share = np.asarray([share_of(r, name) for r in rows])
-        ax.bar(np.arange(len(rows)), share, bottom=base, color=colour, label=label, width=0.9)
+        if share.any():
+            ax.bar(np.arange(len(rows)), share, bottom=base, color=colour, label=label, width=0.9)
         base = base + share
     for place, row in enumerate(rows):
         ax.text(place, 1.02, f"{np.median(row['passes']):.0f}", ha="center", fontsize=10)
@@ -170,28 +175,34 @@ def draw_rates(settings: Any, records: list[Record], figure: Any) -> None:
 
 
 def draw_tokens(settings: Any, records: list[Record], figure: Any) -> None:
-    """Of all pairs of tokens, few end at the edge of stability; most never reach it or diverge."""
+    """Of all pairs of tokens, few end at the edge of stability; most never reach it or diverge.
+
+    Colours are the most frequent end of the networks.
+    """
     figure.set_size_inches(7, 6)
     ax = figure.subplots()
+    step = settings.extent / (settings.grid - 1)
     on_map = [r for r in records if r["part"] == "map"]
     for name, (label, colour) in OUTCOMES.items():
         own = [r for r in on_map if max(OUTCOMES, key=r["outcomes"].count) == name]
-        ax.scatter([r["first"] for r in own], [r["second"] for r in own], color=colour,
-                   s=9000 / settings.grid**1.5, marker="s", edgecolors=GREY, linewidths=0.3,
-                   label=label)  # fmt: skip
+        if own:
+            low = [r["second"] - step / 2 for r in own]
+            ax.bar([r["first"] for r in own], step, width=step, bottom=low, color=colour,
+                   edgecolor=GREY, linewidth=0.3, label=label)  # fmt: skip
     ax.plot(settings.first, settings.second, "*", color="black", markersize=12)
+    ax.annotate("the other pictures", (settings.first, settings.second), (-12, -18),
+                textcoords="offset points", ha="right")  # fmt: skip
     ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
+    ax.set_xlim(0, settings.extent + step)
     ax.set_xlabel("first token")
     ax.set_ylabel("second token")
-    ax.set_title(
-        f"most frequent end, η = {settings.rate:g} (star: the tokens of the other pictures)"
-    )
+    ax.set_title(f"how most networks end, η = {settings.rate:g}")
     _legend(figure, ax)
 
 
 def _legend(figure: Any, ax: Any) -> None:
     handles, labels = ax.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9, markerscale=0.5)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9)
 
 
 def _close_rows(records: list[Record]) -> list[Record]:

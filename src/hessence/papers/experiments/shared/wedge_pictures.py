@@ -33,7 +33,7 @@ def choose(rows: list[Record], high: bool) -> int:
 def draw_pairs(settings: Any, records: list[Record], figure: Any) -> None:
     """On small data λ₂ turns positive and goes to zero from above; on larger data it wiggles.
 
-    Shades are the early, the late and the divergent phase of learning.
+    Shades are phases of learning: yellow is the early, green the late, red the divergent one.
     """
     figure.set_size_inches(10, 6.4)
     axes = figure.subplots(2, 3, sharex=True)
@@ -83,7 +83,10 @@ def _draw_pair(ax: Any, row: Record) -> None:
 
 
 def draw_scales(settings: Any, records: list[Record], figure: Any) -> None:
-    """λ₂ ends from above where the data are so small that descent with momentum is overdamped."""
+    """λ₂ ends from above where the data are so small that descent with momentum is overdamped.
+
+    The black line is the share of networks that are overdamped at the end.
+    """
     figure.set_size_inches(7, 4.6)
     ax = figure.subplots()
     cases = [(settings.rate, settings.momentum, scale) for scale in settings.all_scales]
