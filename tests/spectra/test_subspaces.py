@@ -100,7 +100,7 @@ def test_members_of_a_family_have_their_own_labels_and_blocks():
             "large/b",
             "small/b",
         ]
-        np.testing.assert_allclose(np.abs(family.eigenvector(1, 0)), [1, 0], atol=1e-16)
+        np.testing.assert_allclose(np.abs(family.eigenvectors(1)[:, 0]), [1, 0], atol=1e-16)
 
 
 def test_mapped_families_scale_and_rearrange(direct_sum):

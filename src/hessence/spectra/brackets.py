@@ -34,12 +34,12 @@ class Brackets(Saved, kind="brackets"):
     zeros : int
         At least so many eigenvalues are exactly zero.
     level : float
-        With which probability all of this holds: 1.0 where it is proved without one.
+        The probability with which all of this holds; 1.0 where it is certain.
     method : str
         ``"two layers"``, ``"nearly orthonormal"`` from ``net.bounds``, or ``"dual"`` for any other
         model.
     reason : str
-        By which theorem, or what stands in the way of a better one.
+        The theorem, or why no better one applies.
 
     Examples
     --------
@@ -65,7 +65,7 @@ class Brackets(Saved, kind="brackets"):
     """Counts eigenvalues; it is not saved."""
 
     def counting_with(self, slicer: Slicer) -> Brackets:
-        """Return the same, able to count."""
+        """Return the same brackets, able to count."""
         found = replace(self)
         object.__setattr__(found, "_slicer", slicer)
         return found
@@ -102,18 +102,10 @@ class Brackets(Saved, kind="brackets"):
     def count(self, a: float, b: float) -> Count:
         """Return how many eigenvalues lie in (a, b], an exact integer.
 
-        A threshold that an eigenvalue is too close to for rounding is moved to the right, past it,
-        by the least distance that lets the number be proved; a warning says so.
-
-        Returns
-        -------
-        Count
-            An integer; ``intervals`` tells within which intervals both thresholds may be moved.
-
-        Raises
-        ------
-        ValueError
-            If nothing is known but the brackets: of a model that is not two layers, or from a file.
+        Where rounding hides on which side of a threshold an eigenvalue lies, the threshold is moved
+        to the right by the least distance that lets the number be proved; a warning says so. The
+        ``intervals`` of the result are those within which each threshold may be moved. Only
+        two-layer networks can be counted, and not from a file: else a ValueError.
         """
         low, high = as_number("a", a), as_number("b", b)
         if not low <= high:
@@ -124,7 +116,7 @@ class Brackets(Saved, kind="brackets"):
     def histogram(self, edges: Any) -> Numbers:
         """Return how many eigenvalues lie in (edges[i], edges[i + 1]], exact integers.
 
-        Infinite edges are welcome: with ``-inf`` and ``inf`` at the ends all eigenvalues count.
+        Edges may be infinite.
 
         Examples
         --------
@@ -162,10 +154,7 @@ class Brackets(Saved, kind="brackets"):
     def eigenvalue(self, index: int) -> tuple[float, float]:
         """Return an interval that holds one eigenvalue, as narrow as rounding allows.
 
-        Parameters
-        ----------
-        index : int
-            Which: 0 for the largest, −1 for the smallest.
+        The index is 0 for the largest, −1 for the smallest.
 
         Examples
         --------
@@ -183,13 +172,8 @@ class Brackets(Saved, kind="brackets"):
     def refine(self, k: int, which: str = "LA") -> Brackets:
         """Return brackets in which k eigenvalues are known to rounding.
 
-        Parameters
-        ----------
-        k : int
-            How many.
-        which : {"LA", "SA", "BE"}
-            The largest, the smallest, or half of them from either end. Any other is
-            ``eigenvalue(i)``.
+        They are the largest ("LA"), the smallest ("SA"), or half of them from either end ("BE");
+        ``eigenvalue(i)`` has any other.
         """
         require_int("k", k, 1, len(self))
         shares = {"LA": k, "SA": 0, "BE": (k + 1) // 2}
@@ -222,7 +206,7 @@ class Brackets(Saved, kind="brackets"):
         return self._slicer
 
     def _not_above(self, at: float) -> Count:
-        """Count the eigenvalues that are not above a number; the brackets may tell."""
+        """Count the eigenvalues that are not above a number, by the brackets if they suffice."""
         slicer = self._counting()
         inside = np.flatnonzero((self.lower <= at) & (at <= self.upper))
         if not len(inside):
@@ -249,7 +233,7 @@ class Brackets(Saved, kind="brackets"):
     def __repr__(self) -> str:
         count, widths = len(self), self.width
         half = SHOWN // 2
-        shown = range(count) if count <= SHOWN else [*range(half), *range(count - half, count)]
+        shown = range(count) if count <= SHOWN else [*range(half), *range(-half, 0)]
         certain = "" if self.level == 1 else f", at the level {self.level:g}"
         lines = [
             f"brackets of {count} eigenvalues, {self.method}{certain}",

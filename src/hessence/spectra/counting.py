@@ -1,7 +1,7 @@
-"""Counting eigenvalues exactly, and finding any of them, with what can count those below a number.
+"""Exact counts of eigenvalues, and enclosures of any one of them.
 
-Everything here is proved if the counts are: a :class:`Slicer` bounds the number of eigenvalues
-below a number from both sides, and says within which interval.
+A :class:`Slicer` bounds the number of eigenvalues below a number from both sides, and says within
+which interval. Everything here is proved if its bounds are.
 """
 
 from __future__ import annotations
@@ -13,33 +13,22 @@ import numpy as np
 from hessence._common.arrays import Numbers
 
 SPREAD = 1.25
-"""Counts are made at distances of so many η, the error of rounding, on either side of a number."""
+"""Counts are made at this many η, the error of rounding, on either side of a number."""
 
 FIRST, GROWTH, TRIES = 3.0, 4.0, 16
-"""An undecided count is tried again at this distance, in η, then at ones larger by a factor."""
+"""An undecided count is tried again at FIRST η, then at distances that grow by a factor."""
 
 
 class Slice(NamedTuple):
-    """How many eigenvalues lie below a number.
-
-    Attributes
-    ----------
-    fewest, most : int
-        Bounds of the number of eigenvalues below any number of ``interval``.
-    interval : tuple of float
-        Where they hold.
-    poles : int
-        The number of eigenvalues of the functional part that lie below.
-    eigenvalues : array
-        Those of C, ascending: each increases with λ between poles, and crosses zero where λ crosses
-        an eigenvalue of H.
-    """
+    """How many eigenvalues lie below any number of an interval."""
 
     fewest: int
     most: int
     interval: tuple[float, float]
-    poles: int
+    poles: int  # how many eigenvalues of the functional part lie below
     eigenvalues: Numbers
+    """Those of C, ascending: each increases with λ between poles, and crosses zero where λ crosses
+    an eigenvalue of H."""
 
 
 class Slicer(Protocol):
@@ -88,10 +77,10 @@ class NotDecidedError(ValueError):
 
 
 def count_below(slicer: Slicer, at: float, side: int, least: float = 0.0) -> Count:
-    """Count the eigenvalues below a number, moved to the given side as far as proof needs it.
+    """Count the eigenvalues below a number, moved to the given side until the count is proved.
 
-    With the side 1 that is the number of eigenvalues not above `at`, to rounding; with −1, of those
-    below it. What is known to be closer than `least` is not tried.
+    With the side 1 these are the eigenvalues not above `at`, to rounding; with −1, those below it.
+    The first try is at the distance `least`.
     """
     distance = least
     for _ in range(TRIES):
@@ -110,8 +99,8 @@ def count_below(slicer: Slicer, at: float, side: int, least: float = 0.0) -> Cou
 def find(slicer: Slicer, index: int, low: float, high: float) -> tuple[float, float]:
     """Narrow down the eigenvalue of an index, descending from 0, that lies within [low, high].
 
-    Where no pole is left between the ends, the eigenvalue of C that vanishes is interpolated
-    (Illinois); elsewhere the interval is halved.
+    With no pole left between the ends, the zero of the eigenvalue of C is interpolated (Illinois);
+    otherwise the interval is halved.
     """
     below = slicer.size - 1 - index
     ends: list[tuple[int, float] | None] = [None, None]
@@ -131,7 +120,7 @@ def find(slicer: Slicer, index: int, low: float, high: float) -> tuple[float, fl
             high = min(high, found.interval[0])
             side = 1
         else:
-            # It is next to here, as far as can be told: close in from both sides.
+            # The eigenvalue is here, to rounding: enclose it from both sides.
             return _enclosed(slicer, below, at, finest, low, high)
         ends[side] = None if value is None else (found.poles, value)
         other = ends[1 - side]

@@ -22,11 +22,11 @@ from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Eigenspace, Subspaces
 
 LABEL = "estimate"
-"""What the eigenspaces of an estimate are called, as no theorem names them."""
+"""The label of eigenvalues that no theorem names."""
 
 ARRAYS = ("eigenvalues", "errors", "trace", "trace_stderr")
 PLAIN = ("method", "reason", "which", "size", "message", "products")
-"""What a file keeps."""
+"""What a file holds, as arrays and as they are."""
 
 
 @dataclass(eq=False, repr=False)
@@ -40,7 +40,7 @@ class Estimate(SpectralResult, kind="estimate"):
     errors : array (k,)
         An eigenvalue of the Hessian, as its products are computed, lies within this distance of
         each: a proved bound. What rounding does inside of a model is measured and added if the
-        method is ``"dense"``, as in ``Spectrum.errors``; else it comes on top, ``H.rounding()``.
+        method is ``"dense"``, as in ``Spectrum.errors``; otherwise add ``H.rounding()``.
     eigenvectors : array (p, k) or None
         Orthonormal columns in the order of ``model.parameters()``; None if read from a file.
     trace, trace_stderr : array
@@ -58,13 +58,13 @@ class Estimate(SpectralResult, kind="estimate"):
     which : str
         Which eigenvalues were asked for, see ``hs.eigenpairs``.
     products : int
-        How many products with the Hessian eigenvalues and trace took; ``density.products`` come on
-        top where the density is looked at.
+        How many products with the Hessian the eigenvalues and the trace took; the density takes
+        ``density.products`` more.
     norm : float
-        The largest abs(λ) that was met, in the place of ‖H‖.
+        The largest abs(λ) that was met, an estimate of ‖H‖.
     known : Spectrum or None
-        The eigenvalues that a theorem gives exactly, with multiplicities and labels; the search was
-        for the others. ``estimate["flat"]`` has those of a label.
+        The eigenvalues that a theorem gives exactly, with multiplicities and labels; only the
+        others were searched for. ``estimate["flat"]`` has those of a label.
     labelled : tuple of str
         A label for each of ``eigenvalues``: "estimate", or that of a known one.
 
@@ -113,7 +113,7 @@ class Estimate(SpectralResult, kind="estimate"):
         return integers(np.ones(len(self)), self.eigenvalues)
 
     def __getitem__(self, label: str) -> tuple[Eigenspace, ...]:
-        """Return the known spaces with a label; without any, refuse it."""
+        """Return the known spaces with a label."""
         if self.known is not None:
             return self.known[label]
         raise UnknownLabelError(
@@ -244,7 +244,7 @@ class Estimate(SpectralResult, kind="estimate"):
 
 
 def _counted(known: Spectrum) -> str:
-    """Say how many eigenvalues there are of each kind."""
+    """Return how many eigenvalues there are of each kind, as text."""
     found: Counter[str] = Counter()
     for space in known.spaces:
         found[space.label.partition("/")[0]] += space.multiplicity

@@ -1,4 +1,4 @@
-"""The spectrum of an operator as far as products tell: eigenvalues with bounds, trace, density."""
+"""The spectrum of an operator from products with it: eigenvalues with bounds, trace, density."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from hessence.krylov.trace import FEWEST, trace
 from hessence.spectra.estimate import Estimate
 
 SMALL = 512
-"""Up to so many parameters the whole matrix is computed, whatever k is."""
+"""Up to this many parameters the whole matrix is computed, whatever k is."""
 
 WHOLE = 1024
-"""Up to so many parameters a density is that of all eigenvalues, if these take fewer products."""
+"""Up to this many parameters a density is that of all eigenvalues, if they take fewer products."""
 
 LARGEST = 2**14
 """The most parameters of which all eigenvalues are computed when k is None."""
@@ -74,12 +74,8 @@ def estimate(
     require_options(k, which, tol, rng, probes, steps)
     require_int("trace_products", trace_products, FEWEST, None)
     size, room = int(H.shape[0]), budget(memory, H.reference)
+    require_feasible(k, size)
     everything = k is None or k >= size
-    if everything and size > LARGEST:
-        raise ValueError(
-            f"k={k}, all eigenvalues, works up to {LARGEST} parameters, but there are {size}: "
-            "give a smaller k, or use hs.density."
-        )
     needed = DENSE_COPIES * size**2 * 8.0
     if everything and size > SMALL and needed > room:
         raise ValueError(
@@ -90,13 +86,22 @@ def estimate(
         return _dense(H, k, which, reason)
     pairs = eigenpairs(H, k=k, which=which, tol=tol, rng=rng)
     found = trace(H, products=trace_products, rng=rng, memory=memory)
-    # The estimate may live long, and holds the operator for its density: without what that keeps.
+    # The estimate keeps the operator for its density, possibly for long: without cached graphs.
     H.release()
     whole = size <= min(probes * steps, WHOLE) and needed <= room
     return _reported(
         pairs, which, reason, found.value, found.stderr, pairs.products + found.products,
         lambda: _whole_density(H) if whole else density(H, probes, steps, rng, memory=memory),
     )  # fmt: skip
+
+
+def require_feasible(k: int | None, size: int) -> None:
+    """Refuse to compute all eigenvalues of a large operator."""
+    if (k is None or k >= size) and size > LARGEST:
+        raise ValueError(
+            f"k={k}, all eigenvalues, works up to {LARGEST} parameters, but there are {size}: "
+            "give a smaller k, or use hs.density."
+        )
 
 
 def _whole_density(H: Any) -> Density:

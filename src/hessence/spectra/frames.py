@@ -18,10 +18,10 @@ from hessence._common.arrays import (
 )
 
 DROPPED = 16
-"""Which share of a column, in ε, is not worth a direction of its own."""
+"""A share of a column below this many ε gets no direction of its own."""
 
 TALL = 32
-"""How many times as many rows as columns make a matrix tall."""
+"""A matrix with this many times as many rows as columns is tall."""
 
 
 class Frame:
@@ -127,13 +127,9 @@ class Complement:
 class TwoSided:
     """Matrices (..., m, n) in bases that begin with the spans of given rows and columns.
 
-    What a matrix is multiplied with on either side tells which of its entries count: in such bases
-    it is the first b rows and the first a columns. The change of bases is its own inverse.
-
-    Parameters
-    ----------
-    rows, columns : array (m, b), (n, a)
-        Orthonormal columns.
+    The spans have orthonormal bases (m, b) and (n, a). What is multiplied from either side by
+    vectors of the spans is seen only in the first b rows and the first a columns. The change of
+    bases is its own inverse.
 
     Examples
     --------
@@ -166,9 +162,9 @@ class TwoSided:
 
 
 class GrowingSpan:
-    """The span of columns (m, n) that come some at a time, in the memory of m of them.
+    """The span of columns (m, n) that arrive in parts, in the memory of m columns.
 
-    Columns count at their own length, and the dimension is decided as :func:`span` does.
+    Each column is scaled to unit length, and the dimension is decided as in :func:`span`.
 
     Examples
     --------
@@ -213,11 +209,10 @@ def _dimension(singular: Array, tol: float | None) -> int:
 def span(columns: Array, *, tol: float | None = None, full: bool = False) -> tuple[Array, int]:
     """Return orthonormal columns that begin with a basis of the span of others, and its dimension.
 
-    Each column (..., m, n) counts at its own length, so that the units of what they stand for
-    decide nothing: a column loses at most a share `tol` of its length, by default 16 ε times the
-    largest singular value of the columns at unit length. A direction too many does no harm to what
-    is built on the basis, so little is dropped. For a batch no rank is decided: it is min(m, n).
-    With `full`, the basis goes on to that of the whole space, (..., m, m).
+    Each column (..., m, n) is scaled to unit length, so that units do not matter: a column loses at
+    most a share `tol` of its length, by default 16 ε times the largest singular value of the scaled
+    columns. An extra direction does no harm, so little is dropped. For a batch no rank is decided:
+    it is min(m, n). With `full`, the basis is completed to one of the whole space, (..., m, m).
 
     Examples
     --------
@@ -247,11 +242,10 @@ def span(columns: Array, *, tol: float | None = None, full: bool = False) -> tup
 def _span_of_tall(columns: Array) -> tuple[Array, Array] | None:
     """Return left singular vectors and singular values of columns (m, n) at unit length.
 
-    Both come from the Gram matrix, whose products are several times as fast as reflectors, and the
-    Gram matrix of what that makes brings the basis to rounding. None unless there are many more
-    rows than columns, and these are so far from dependent that nothing is lost: 64 κ² m n ε ≤ 1 for
-    a condition number κ at unit length (CholeskyQR2; Yamamoto, Nakatsukasa, Yanagisawa & Fukaya
-    2015).
+    Both come from the Gram matrix, several times as fast as by reflectors; the Gram matrix of the
+    result makes the basis orthonormal to rounding. None unless there are many more rows than
+    columns, so far from dependent that nothing is lost: 64 κ² m n ε ≤ 1 for the condition number κ
+    at unit length (CholeskyQR2; Yamamoto, Nakatsukasa, Yanagisawa & Fukaya 2015).
     """
     xp, (m, n) = api.array_namespace(columns), columns.shape
     if m < TALL * n:

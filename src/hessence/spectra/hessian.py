@@ -1,8 +1,4 @@
-"""The Hessian of a loss as an operator whose whole spectrum a theorem gives.
-
-Solvable networks return subclasses of it. It is the sum of two parts, which are operators of the
-same kind; its norm, taken with positive signs, bounds what rounding does to it.
-"""
+"""The Hessian of a solvable network: an operator whose whole spectrum a theorem gives."""
 
 from __future__ import annotations
 
@@ -21,15 +17,15 @@ Part = Literal["hessian", "ggn", "functional"]
 """A Hessian, or one of the two parts that it is the sum of."""
 
 UPWARD = 100
-"""How many ε of itself a bound of rounding is raised by, for its own rounding."""
+"""A bound of rounding is raised by this many ε of itself, for its own rounding."""
 
 
 class Hessian(Operator):
     """The Hessian of a loss, split as H = ggn + functional.
 
-    The Gauss–Newton part is what remains if the network is linearised; the functional part is the
-    residual times the network's own second derivative, and vanishes at zero residual. A subclass is
-    a dataclass with a field ``part``, which tells which of the three it is.
+    The Gauss–Newton part is the Hessian of the linearised network; the functional part is the
+    residual times the network's second derivative, and vanishes at zero residual. A subclass is
+    a dataclass with a field ``part``, one of the three.
     """
 
     @abstractmethod
@@ -84,14 +80,13 @@ class Hessian(Operator):
 def positive_norm(operator: Operator) -> Any:
     """Return an upper bound (...,) for the norm of an operator without negative entries.
 
-    It is at most the largest (A d)_i / d_i for any positive vector d (Collatz), and close to that
-    if d is close to the leading eigenvector. Products that add up, with positive signs, all that
-    is added up in those of a Hessian bound what rounding does to it. The bound is rounded itself,
-    which a share of it makes up for.
+    It is at most the largest (A d)_i / d_i for any positive vector d (Collatz), and close to it if
+    d is close to the leading eigenvector. The operator whose products add up the terms of a
+    Hessian's products, all with positive signs, bounds the rounding of that Hessian. The bound is
+    raised a little for its own rounding.
     """
     reference, bound = operator.reference, np.asarray(np.inf)
-    ones = np.ones((*operator.shape[:-1], 1))
-    d = like(ones, reference)
+    d = like(np.ones((*operator.shape[:-1], 1)), reference)
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(4):
             image = to_double(operator.times(d))
@@ -99,6 +94,6 @@ def positive_norm(operator: Operator) -> Any:
             # Where a product overflows, nothing is known.
             bound = np.minimum(bound, np.where(np.isnan(ratio), np.inf, ratio).max(axis=(-2, -1)))
             top = image.max(axis=(-2, -1), keepdims=True)
-            closer = image / np.where(top == 0, 1.0, top) + 0.01 * ones
+            closer = image / np.where(top == 0, 1.0, top) + 0.01
             d = like(np.where(np.isfinite(closer), closer, 1.0), reference)
     return (1 + UPWARD * epsilon(reference)) * bound

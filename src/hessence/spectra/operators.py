@@ -1,9 +1,9 @@
-"""Symmetric operators on parameter space: what ``hessian`` returns, and what is made of them.
+"""Symmetric operators on parameter space, and their algebra.
 
-An operator multiplies: a subclass says its ``shape``, gives some array of its kind (``reference``)
-and multiplies columns (``times``). Everything else follows: the algebra ``H + 2 * G``, ``-H``,
-``H.T``, the restriction to some of the parameters, the dense matrix, SciPy's operator, and what
-products say about the spectrum. A ``Hessian`` (``hessian.py``) answers from theorems.
+A subclass has a ``shape``, some array of its kind (``reference``), and multiplies columns
+(``times``). Everything else follows: ``H + 2 * G``, ``-H``, ``H.T``, the restriction to some of the
+parameters, the dense matrix, SciPy's operator, and estimates of the spectrum by products. The
+spectrum of a ``Hessian`` (``hessian.py``) comes from theorems.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OF_SPECTRA = (
     "squared_norm norm logabsdet rank inertia condition_number density verify plot save to_frame "
     "exact method reason converged products"
 )
-"""What can be asked of a spectrum, and of an operator only through its spectrum."""
+"""Attributes of a spectrum that users may look for on the operator."""
 
 
 class Operator(ABC):
@@ -131,12 +131,9 @@ class Operator(ABC):
         return self * -1.0
 
     def restrict(self, indices: Any) -> Operator:
-        """Return the diagonal block of some of the parameters, by their places in a vector.
+        """Return the diagonal block of some parameters.
 
-        Parameters
-        ----------
-        indices : slice, or array of int or bool
-            The places, as NumPy takes them; none twice.
+        Their `indices` in a vector are a slice or an array of int or bool, as in NumPy; none twice.
         """
         size = self.shape[-1]
         try:
@@ -153,7 +150,7 @@ class Operator(ABC):
         return eigenpairs(self, k, which, **options)
 
     def spectrum(self, *arguments: Any, **options: Any) -> Any:
-        """Return an estimate of the spectrum: see ``hessence.spectra.estimating.estimate``.
+        """Return an estimate of the spectrum.
 
         The arguments are ``k=10, which="LA", tol=1e-6, rng=0``, and ``probes, steps, memory`` for
         the density.
@@ -171,18 +168,18 @@ class Operator(ABC):
     def rounding(self) -> Any:
         """Return a bound for the spectral norm of what rounding has done to the operator.
 
-        To the derivatives of the loss that it holds, and to its products. Here nothing is known
-        about them but that a sum rounds: 0. What large terms cancel in overrides it.
+        That is, to the derivatives of the loss that it holds and to its products. 0 unless a
+        subclass, in which large terms may cancel, overrides it.
         """
         return 0.0
 
     @cached_property
     def rounded(self) -> Any:
-        """What ``rounding`` returns, found once for all families of a spectrum."""
+        """What ``rounding`` returns, computed once."""
         return self.rounding()
 
     def release(self) -> None:
-        """Let go of what is kept from one product to the next; it is made again when needed."""
+        """Drop what is cached between products; it is made again when needed."""
         return
 
     def dense(self) -> Array:
@@ -288,7 +285,6 @@ class Restriction(Operator):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the block, batch dimensions in front."""
         return (*self.whole.shape[:-2], len(self.indices), len(self.indices))
 
     @property
@@ -297,7 +293,7 @@ class Restriction(Operator):
 
     def times(self, columns: Array) -> Array:
         xp, count = api.array_namespace(columns), len(self.indices)
-        # Rows that are not chosen come from a row of zeros below the columns.
+        # Rows that are not chosen are copies of a row of zeros below the columns.
         source = np.full(self.whole.shape[-1], count)
         source[self.indices] = np.arange(count)
         padded = stack_rows(columns, zero_rows(1, columns))

@@ -1,7 +1,7 @@
-"""Operators of which a part is known exactly: what is left of them, and estimates of the whole.
+"""Operators whose spectrum is partly known: the rest of them, and estimates of the whole.
 
-Where the spectrum of an operator is that of a smaller one beside families of invariant subspaces
-whose eigenvalues are known, only the smaller one is left to Lanczos::
+Where the spectrum of an operator is that of a smaller one and of families of invariant subspaces
+with known eigenvalues, only the smaller one is left to Lanczos::
 
     rest = Reduced(H, order, embed, project, known=(flat, bulk))
     rest.spectrum(k=10)          # an Estimate of H, with flat and bulk in ``known``
@@ -21,7 +21,7 @@ from hessence._common.arrays import Array, integers, like, to_numpy
 from hessence.krylov.density import density
 from hessence.krylov.request import preference
 from hessence.spectra.estimate import LABEL, Estimate
-from hessence.spectra.estimating import LARGEST, estimate
+from hessence.spectra.estimating import estimate, require_feasible
 from hessence.spectra.operators import Operator
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Subspaces
@@ -29,56 +29,36 @@ from hessence.spectra.subspaces import Subspaces
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reduced(Operator):
-    """An operator on the coordinates of an invariant subspace, beside which all is known.
-
-    Attributes
-    ----------
-    whole : Operator
-        The operator.
-    order : int
-        The dimension R of the subspace.
-    embed : callable
-        Maps coordinates (R, n) to vectors (p, n), orthonormal ones to orthonormal ones.
-    project : callable
-        Its transpose.
-    known : tuple of Subspaces
-        The families of all other invariant subspaces, with their eigenvalues.
-    method : str
-        What the reduction is called.
-    multiply : callable, optional
-        Multiplies coordinates (R, n), where that costs less than a product of the whole.
-    """
+    """An operator on coordinates of an invariant subspace; the rest of the spectrum is known."""
 
     whole: Operator
-    order: int
-    embed: Callable[[Array], Array]
-    project: Callable[[Array], Array]
-    known: tuple[Subspaces, ...]
-    method: str
+    order: int  # the dimension R of the subspace
+    embed: Callable[[Array], Array]  # an isometry from coordinates (R, n) to vectors (p, n)
+    project: Callable[[Array], Array]  # its transpose
+    known: tuple[Subspaces, ...]  # all other invariant subspaces, with their eigenvalues
+    method: str  # what the reduction is called
     multiply: Callable[[Array], Array] | None = None
+    """Multiplies coordinates (R, n), where that costs less than a product of the whole."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(R, R)."""
         return (self.order, self.order)
 
     @property
     def reference(self) -> Array:
-        """Some array of the kind that vectors must have."""
         return self.whole.reference
 
     def times(self, columns: Array) -> Array:
-        """Multiply coordinates (R, n)."""
         if self.multiply is not None:
             return self.multiply(columns)
         return self.project(self.whole.times(self.embed(columns)))
 
     def rounding(self) -> Any:
-        """Return what rounding does to the operator."""
+
         return self.whole.rounded
 
     def release(self) -> None:
-        """Let go of what the operator keeps from one product to the next."""
+
         self.whole.release()
         getattr(self.multiply, "release", lambda: None)()
 
@@ -93,11 +73,7 @@ class Reduced(Operator):
                 f"the reduced operator has order {self.order} and {len(known)} eigenvalues are "
                 f"known, but there are {size} in all."
             )
-        if (k is None or k >= size) and size > LARGEST:
-            raise ValueError(
-                f"k={k}, all eigenvalues, works up to {LARGEST} parameters, but there are {size}: "
-                "give a smaller k, or use hs.density."
-            )
+        require_feasible(k, size)
         inside = estimate(self, None if k is None else min(k, self.order), which=which, **options)
         found = self._joined(inside, known, size if k is None else min(k, size), which)
         names = ("rng", "probes", "steps", "memory")
@@ -127,18 +103,16 @@ class Reduced(Operator):
         taken = np.bincount(groups[wanted[len(own) :] - len(inside)], minlength=len(counts))
         spaces = [(known.space(int(g)), int(taken[g])) for g in np.flatnonzero(taken)]
         assert inside.eigenvectors is not None
-        columns = [
-            self.embed(xp.take(inside.eigenvectors, integers(own, inside.eigenvalues), axis=1))
-        ]
+        reference = inside.eigenvalues
+        columns = [self.embed(xp.take(inside.eigenvectors, integers(own, reference), axis=1))]
         columns += [space.vectors(count) for space, count in spaces]
         labels = [LABEL] * len(own) + [space.label for space, count in spaces for _ in range(count)]
         order = np.argsort(-values[wanted], kind="stable")
+        vectors = xp.take(xp.concat(columns, axis=-1), integers(order, reference), axis=1)
         return replace(
             inside,
-            eigenvalues=like(values[wanted][order], inside.eigenvalues),
-            errors=like(errors[wanted][order], inside.eigenvalues),
-            eigenvectors=xp.take(
-                xp.concat(columns, axis=-1), integers(order, inside.eigenvalues), axis=1
-            ),
+            eigenvalues=like(values[wanted][order], reference),
+            errors=like(errors[wanted][order], reference),
+            eigenvectors=vectors,
             labelled=tuple(labels[i] for i in order),
         )

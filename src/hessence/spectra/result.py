@@ -1,4 +1,4 @@
-"""What a spectrum and an estimate have in common: what follows from the eigenvalues, and tables."""
+"""What a spectrum and an estimate have in common: numbers made of the eigenvalues, and tables."""
 
 from __future__ import annotations
 
@@ -39,13 +39,12 @@ class UnknownLabelError(ValueError, KeyError):
 class SpectralResult(Saved):
     """What can be asked of a ``Spectrum`` and of an ``Estimate`` alike.
 
-    A subclass has ``space``, ``size``, ``values``, ``multiplicities`` and ``errors``, and tells by
-    ``_all`` whether these are all eigenvalues that there are. What needs all of them, such as the
-    rank, is refused in a sentence if they are not.
+    A subclass has ``space``, ``size``, ``values``, ``multiplicities`` and ``errors``. What needs
+    all eigenvalues, such as the rank, gets them by ``_all``, which refuses if some are not known.
     """
 
     def _all(self, wanted: str) -> tuple[Array, Array, Array]:
-        """Return all values, counts and errors; `wanted` says what for, if they are not known."""
+        """Return all values, counts and errors; a refusal says what is `wanted`."""
         raise NotImplementedError
 
     def space(self, index: int) -> Eigenspace:

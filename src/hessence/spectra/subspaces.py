@@ -15,11 +15,11 @@ A network supplies its products ``H @ v`` and families of invariant subspaces::
 What a family does not supply comes from the operator. So ``H.ggn`` and ``H.functional`` get their
 spectra from the same list wherever they leave the same subspaces invariant.
 
-Error bounds come from the same list. A block is as accurate as the operator, ``H.rounding()``, to
-which forming and solving it add some ε ‖H‖. A closed form may be better, and says so by ``errors``.
-Where the subspaces are invariant only up to something that was neglected, such as data that are
-white to a tolerance, ``Spectrum(families, method, operator=H, defect=d)`` adds a bound d of its
-spectral norm to the error of every eigenvalue (Weyl's inequality).
+Error bounds come from the same list. A block is as accurate as the operator, ``H.rounding()``, plus
+some ε ‖H‖ for forming and solving it. A closed form may be better, and says so by ``errors``. Where
+something was neglected, such as the deviation of data that are white to a tolerance,
+``Spectrum(families, method, operator=H, defect=d)`` adds a bound d of its spectral norm to the
+error of every eigenvalue (Weyl's inequality).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy, tra
 from hessence.spectra.small_eigen import eigensystem, eigenvalues
 
 CHUNK = 2**24
-"""How many numbers the columns that are multiplied with an operator at a time may hold."""
+"""How many numbers the columns of one product with an operator may hold."""
 
 ROUNDING = 100
 """What forming and solving a block may do to an eigenvalue, in ε · ‖H‖."""
@@ -95,12 +95,10 @@ class Subspaces:
     products : callable, optional
         Multiplies coordinates (k, n) by B, where that costs less than products of the operator.
     errors : callable, optional
-        Returns a bound for the error of each of `values`, where that is better known than for all
-        of the operator: a NumPy array of their shape, with what rounding has done to the operator.
-    operator : Operator, optional
-        What the subspaces are invariant under; the spectrum fills it in.
-    defect : float
-        The spectral norm of what was neglected; the spectrum fills it in.
+        Returns a bound for the error of each of `values`, a NumPy array of their shape, where it is
+        smaller than for the whole operator; it includes the operator's rounding.
+    operator, defect : Operator, float
+        The operator, and the spectral norm of what was neglected; the spectrum fills them in.
     """
 
     labels: tuple[str, ...]
@@ -121,7 +119,7 @@ class Subspaces:
         return len(self.labels)
 
     def of(self, operator: Any, defect: float = 0.0) -> Subspaces:
-        """Return the family as one of an operator, which forms the matrix if nothing else does."""
+        """Return the family of an operator, which forms the matrix if nothing else supplies it."""
         own = self.operator if operator is None else operator
         return replace(self, operator=own, defect=self.defect + defect)
 
@@ -155,18 +153,12 @@ class Subspaces:
     @cached_property
     def eigenvalues(self) -> Array:
         """The eigenvalues of every block, largest first, (..., members · k)."""
-        if self.values is not None:
-            values = self.values
-        elif self.matrix is not None and not callable(self.matrix):
-            values = eigenvalues(self.matrix)
-        elif self.members is None:
-            values = eigenvalues(self._matrix(0))
-        else:
-            raise ValueError("a family of several members must supply its matrices or values.")
         if self.members is None:
-            return values
-        xp = api.array_namespace(values)
-        return xp.reshape(values, (*values.shape[:-2], -1))
+            return eigenvalues(self._matrix(0)) if self.values is None else self.values
+        if self.values is None and (self.matrix is None or callable(self.matrix)):
+            raise ValueError("a family of several members must supply its matrices or values.")
+        values = eigenvalues(self.matrix) if self.values is None else self.values
+        return api.array_namespace(values).reshape(values, (*values.shape[:-2], -1))
 
     def bounds(self, norm: Any) -> Numbers:
         """Return a bound for the error of each of ``eigenvalues``, given the operator's norm."""
@@ -178,11 +170,9 @@ class Subspaces:
         rounding = to_numpy(self.operator.rounded) if known else 0.0
         return np.broadcast_to((solved + rounding + self.defect)[..., None], shape)
 
-    def eigenvector(self, member: int, index: int) -> Array:
-        """Return one eigenvector of one member's block, (..., k)."""
-        if self.members is None:
-            return self._vectors[..., index]
-        return eigensystem(self._matrix(member))[1][..., index]
+    def eigenvectors(self, member: int) -> Array:
+        """Return the eigenvectors of one member's block as columns, (..., k, k)."""
+        return self._vectors if self.members is None else eigensystem(self._matrix(member))[1]
 
     @cached_property
     def _vectors(self) -> Array:
@@ -200,7 +190,7 @@ class Subspaces:
         if self.size == 1:
             drawn = embed(weights, copies)
             return drawn, values * drawn
-        own = self._vectors if self.members is None else eigensystem(self._matrix(member))[1]
+        own = self.eigenvectors(member)
         vector, image = (xp.matmul(own, w[:, None])[:, 0] for w in (weights, values * weights))
         return embed(vector, copies), embed(image, copies)
 
@@ -228,7 +218,7 @@ class Subspaces:
         return self._from_products(0)
 
     def _from_products(self, member: int) -> Array:
-        """Return basisᵀ (H basis), some columns at a time."""
+        """Return basisᵀ (H basis)."""
         if self.operator is None:
             raise ValueError("subspaces without a matrix need the operator: Spectrum(operator=H).")
         isometry = self.isometry(member)
@@ -324,7 +314,7 @@ class Eigenspace:
                 "these eigenvectors are gone: a spectrum read from a file keeps values, "
                 "multiplicities and labels only; compute it again to get vectors."
             )
-        coordinates = self._family.eigenvector(self._member, self._index)
+        coordinates = self._family.eigenvectors(self._member)[..., self._index]
         return self._family.isometry(self._member)(coordinates, copies)
 
     def _dimension(self) -> int:
