@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import hessence as hs
+from hessence.models.recognition import recognise as table
 from hessence.models.recognition.recognise import NotRecognised, recognise
 from tests.models.recognition.custom import linear, torch_double
 from tests.models.recognition.model_oracle import assert_recognised
@@ -294,8 +297,8 @@ def test_refusal(name):
         recognise(hs.hessian(model, (x, y), nn.MSELoss()))
 
 
-def test_an_estimate_multiplies_with_the_narrow_model():
-    # Many units in few directions: what they need is too much to be solved, and much less.
+def many_units_in_few_directions():
+    """Return a Hessian whose narrow model is too large to be solved, and much smaller."""
     torch.manual_seed(0)
     wide = nn.Linear(20, 1500)
     with torch.no_grad():
@@ -304,7 +307,11 @@ def test_an_estimate_multiplies_with_the_narrow_model():
     model = nn.Sequential(
         wide, nn.ReLU(), nn.Linear(1500, 40), nn.Tanh(), nn.Linear(40, 8)
     ).double()
-    H = hs.hessian(model, (torch.randn(6, 20).double(), torch.randn(6, 8).double()))
+    return hs.hessian(model, (torch.randn(6, 20).double(), torch.randn(6, 8).double()))
+
+
+def test_an_estimate_multiplies_with_the_narrow_model():
+    H = many_units_in_few_directions()
     with pytest.raises(NotRecognised) as refused:
         recognise(H)
     rest = refused.value.rest
@@ -312,3 +319,16 @@ def test_an_estimate_multiplies_with_the_narrow_model():
     torch.testing.assert_close(rest.embed(rest.times(v)), H @ rest.embed(v), rtol=0, atol=1e-12)
     assert rest.multiply is not None
     assert rest.multiply._hessian.shape[0] < H.shape[0] / 2
+
+
+def test_a_part_whose_products_are_not_finite_is_not_used(monkeypatch):
+    def broken(H):
+        with pytest.raises(NotRecognised) as refused:
+            recognise(H)
+        rest = replace(refused.value.rest, multiply=lambda columns: columns * float("nan"))
+        raise NotRecognised("too large", rest=rest)
+
+    monkeypatch.setattr(table, "recognise", broken)
+    with pytest.raises(NotRecognised) as refused:
+        table.exact_spectrum(many_units_in_few_directions())
+    assert refused.value.rest is None

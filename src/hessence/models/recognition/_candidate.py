@@ -114,12 +114,15 @@ class Candidate:
                 hint="leave out copy=False",
             )
         _require_ordinary(model, H.shape[0])
+        missing, hint = None, ""
         if batches is None:
-            _agree("the data do not fit into memory= at once", hint="raise memory=")
+            missing, hint = "the data do not fit into memory= at once", "raise memory="
         elif not isinstance(batches[0][0], Tensor):
-            _agree(f"the input is a {type(batches[0][0]).__name__}, not a single tensor")
-        else:
-            _agree(None)
+            missing = f"the input is a {type(batches[0][0]).__name__}, not a single tensor"
+        # All ranks must do the same, so they all refuse what one of them refuses.
+        for reason, remedy in gather((missing, hint)):
+            if reason is not None:
+                raise NotRecognised(reason, hint=remedy)
         assert batches is not None
         try:
             model = problem.copy.clone().model
@@ -192,7 +195,7 @@ class Candidate:
         first = self.model.get_parameter(self.layers[0].weight)
         return entering(lambda: self.model(inputs.clone()), first)
 
-    @property
+    @cached_property
     def x(self) -> Tensor:
         """The input of the first layer, (..., d0)."""
         assert self.data is not None
@@ -216,8 +219,8 @@ class Candidate:
     def rows(self) -> tuple[Tensor, Tensor]:
         """The input of the first layer and the targets of a squared error, (n, d0) and (n, dL)."""
         assert self.data is not None
-        x, targets = self.x, self.data[1].detach().to(self.x)
-        return x.reshape(-1, x.shape[-1]), targets.reshape(-1, targets.shape[-1])
+        targets = self.data[1].detach().to(self.x)
+        return self.x.reshape(-1, self.x.shape[-1]), targets.reshape(-1, targets.shape[-1])
 
     def anywhere(self, holds: Callable[[Tensor], Tensor]) -> bool:
         """Whether a condition holds for some entry of the first layer's input, on any rank."""
@@ -278,10 +281,3 @@ def _require_ordinary(model: nn.Module, size: int) -> None:
             raise NotRecognised(f"{of} has hooks, and what they do is not known")
         if is_parametrized(module):
             raise NotRecognised(f"{of} is parametrised: its weights are not its parameters")
-
-
-def _agree(missing: str | None, hint: str = "") -> None:
-    """Refuse on all ranks if one of them has something missing, since all must do the same."""
-    for told, remedy in gather((missing, hint)):
-        if told is not None:
-            raise NotRecognised(told, hint=remedy)

@@ -6,10 +6,10 @@ activation of two slopes between them, the same holds for every *cell*, the unit
 for the same samples. So the model has a narrow twin (:mod:`hessence.networks.cells`): the Hessian
 is that of a model with fewer hidden units, beside a bulk and zeros that are known exactly.
 
-Both come from small models in the place of the large one: the gradient in M is that of the model in
-which M and the identity stand for B and A, and the matrix of the twin comes from products with the
-twin's own Hessian. Neither sees the width m. All that the layers' neighbours do, and all other
-parameters, such as the slope of a PReLU, stay as they are.
+Both come from small models in place of the large one: the gradient in M is that of the model with M
+and the identity in place of B and A, and the matrix of the twin comes from products with the twin's
+own Hessian. The cost of neither depends on the width m. All other layers and parameters, such as
+the slope of a PReLU, stay as they are.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK
 
 CHUNK = 256
-"""How many columns are multiplied with the Hessian of a narrow model at a time."""
+"""How many columns are multiplied by the Hessian of a narrow model at once."""
 
 TWIN = (
     "hidden directions that neither layer of a pair uses give a bulk ±σᵢ(∂loss/∂M), M the product "
@@ -60,10 +60,7 @@ CELLS = (
 def by_cells(candidate: Candidate) -> Recognition:
     """Return the spectrum of a model with hidden layers that have more units than they need.
 
-    Raises
-    ------
-    NotRecognised
-        If there is no such layer, or what is left is too large.
+    Raises ``NotRecognised`` if there is no such layer, or if the narrow model is too large.
     """
     pairs = candidate.program.pairs
     if not pairs:
@@ -105,8 +102,8 @@ def by_cells(candidate: Candidate) -> Recognition:
     active = any(pair.activation is not None for pair in shrunk)
     method, theorem = ("cells", CELLS) if active else ("narrow twin", TWIN)
     if reduction.size:
-        # Formed here, once, so that the spectrum does not hold on to the narrow model; and solved
-        # once, since products are about to confirm the eigenvectors.
+        # The block is formed here, so that the spectrum does not keep the narrow model alive, and
+        # solved here, since products are about to confirm the eigenvectors.
         narrow = model.hessian(reduction)
         block = _block(narrow, reduction)
         values, vectors = eigensystem(block)
@@ -171,7 +168,7 @@ class _Cells:
         return dict(zip(self._active, joined, strict=True))
 
     def least(self) -> int:
-        """Return how many parameters the model has if every cell needs one unit only."""
+        """Return how many parameters the model has if every cell needs only one unit."""
         shapes = {name: list(p.shape) for name, p in self._candidate.parameters.items()}
         for layer in self.layers:
             cells = np.unique(layer.cells)
@@ -219,7 +216,7 @@ class _Products:
         return self._reduction.project(self._layout.split(self._hessian @ vectors))
 
     def release(self) -> None:
-        """Let go of kept graphs."""
+        """Release kept graphs."""
         self._hessian.release()
 
 

@@ -1,13 +1,13 @@
-"""What a model computes, read off by watching it run.
+"""What a model computes, found by watching it run.
 
-The class of a model does not say what its ``forward`` does. So the model runs once, and every call
-of a PyTorch function is looked at: calls of ``linear`` with the model's own parameters, ReLUs, and
-sums ``h + g(h)`` with what they started from. From these follow
+The class of a model does not say what its ``forward`` does. So the model runs once while we watch
+its calls of PyTorch functions: ``linear`` with the model's own parameters, ReLUs, and sums
+``h + g(h)``. They tell
 
-- the *steps* from the data to the prediction, if there is nothing else on the way;
-- the *pairs* of linear layers of which the second takes what the first has made, as it is or
-  after an activation of two slopes, while nothing else takes it. The graph that PyTorch records
-  must say so too: it knows what compiled functions take, and what the model returns.
+- the *steps* from the data to the prediction, if there are no steps of other kinds;
+- the *pairs* of linear layers of which the second takes the first one's output, directly or after
+  an activation of two slopes, and nothing else takes it. The graph that PyTorch records must agree:
+  it knows what compiled functions take, and what the model returns.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,10 +28,10 @@ from hessence.models.model_layers import graph_uses
 from hessence.models.recognition._slopes import activation
 
 SAMPLES = 64
-"""How many samples the model is watched with."""
+"""How many samples the model is given."""
 
 Key = tuple[int, int]
-"""Identity and version of a tensor: what a tensor holds until something writes to it."""
+"""Identity and version of a tensor; a write to the tensor changes the version."""
 
 
 @dataclass(frozen=True)
@@ -82,16 +83,17 @@ Steps = tuple[Layer | Relu | Skip, ...]
 
 @dataclass(frozen=True)
 class Program:
-    """What a model was seen to do.
+    """What a model computes.
 
     Attributes
     ----------
     steps : tuple or None
-        The steps from the data to the prediction; None if there is something else among them.
+        The steps from the data to the prediction; None if some step is of another kind.
     pairs : list of Pair
         Linear layers that always follow one another, in the order in which they act.
     obstacle : str or None
-        The first thing other than a linear layer that acts on what depends on the parameters.
+        The first function other than a linear layer that acts on something that depends on the
+        parameters.
     """
 
     steps: Steps | None
@@ -104,7 +106,7 @@ def read(model: nn.Module, inputs: Tensor) -> Program:
     try:
         return _watched(model, inputs[:SAMPLES])
     except Exception:
-        # A model may insist on its number of samples; then all of them tell.
+        # A model may require its number of samples, so run it with all of them.
         return _watched(model, inputs)
 
 
@@ -115,7 +117,7 @@ def _watched(model: nn.Module, inputs: Tensor) -> Program:
         output = model(own)
     leaves = tree_leaves(output)
     pairs = []
-    # In an object there may be anything; then no layer is known to have no other use.
+    # An object may hold any tensor, so that every layer might have another use.
     if all(leaf is None or isinstance(leaf, (Tensor, str, int, float)) for leaf in leaves):
         pairs = watch.pairs(graph_uses(leaf for leaf in leaves if isinstance(leaf, Tensor)))
     return Program(watch.steps(output), pairs, watch.obstacle)
@@ -123,7 +125,7 @@ def _watched(model: nn.Module, inputs: Tensor) -> Program:
 
 @dataclass(frozen=True)
 class _Path:
-    """How a tensor came about: from which data, by which steps."""
+    """The data that a tensor was computed from, and the steps."""
 
     start: Key
     steps: Steps
@@ -131,9 +133,9 @@ class _Path:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of a linear layer: what it took and made, and the node of the graph.
+    """A call of a linear layer: its input and output, and the node of the graph.
 
-    Where only an activation takes what the layer made, the two count as one call.
+    If only an activation takes the output, layer and activation count as one call.
     """
 
     layer: Layer
@@ -145,7 +147,7 @@ class _Call:
 
 @dataclass(eq=False)
 class _Watch(TorchFunctionMode):  # type: ignore[misc]
-    """Notes what is done with the parameters, given by identity and name."""
+    """Records what a model does with its parameters, given by identity and name."""
 
     parameters: Mapping[int, str]
     obstacle: str | None = None
@@ -162,21 +164,18 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
 
     @contextmanager
     def naming(self, model: nn.Module) -> Iterator[None]:
-        """Follow which module is running; the model is ours, so it may have hooks meanwhile."""
-        with ExitStack() as hooks:
-            for name, module in model.named_modules():
-                if not isinstance(module, torch.jit.ScriptModule):
-                    entry = (name, module)
-                    enter = module.register_forward_pre_hook(
-                        lambda *_, entry=entry: self._modules.append(entry)
-                    )
-                    leave = module.register_forward_hook(lambda *_: self._leave())
-                    hooks.callback(enter.remove)
-                    hooks.callback(leave.remove)
-            yield
+        """Keep track of which module is running, by hooks; the model is our own copy."""
 
-    def _leave(self) -> None:
-        self._modules.pop()
+        def leave(*_: Any) -> None:
+            self._modules.pop()
+
+        with ExitStack() as hooks:
+            for entry in model.named_modules():
+                if not isinstance(entry[1], torch.jit.ScriptModule):
+                    enter = partial(lambda entry, *_: self._modules.append(entry), entry)
+                    hooks.callback(entry[1].register_forward_pre_hook(enter).remove)
+                    hooks.callback(entry[1].register_forward_hook(leave).remove)
+            yield
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -187,7 +186,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
         paths = [self._path(tensor) for tensor in taken]
         result = func(*args, **kwargs)
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        # Reading a tensor's shape, or returning it unchanged, is no use of it.
+        # Reading a tensor's shape, or returning it unchanged, does not count as a use.
         if made and not (len(made) == 1 and _key(made[0]) in keys):
             self._alive += [*taken, *made]
             self._uses.update(set(keys))
@@ -209,7 +208,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
     def _linear(
         self, result: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None
     ) -> bool:
-        """Note a call of ``linear``, if it is one with the model's own parameters."""
+        """Record a call of ``linear`` and return True if its parameters are the model's own."""
         name, of_bias = (self.parameters.get(id(tensor)) for tensor in (weight, bias))
         foreign = bias is not None and of_bias is None
         if name is None or foreign or id(input) in self.parameters:
@@ -221,7 +220,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
         return True
 
     def _path(self, tensor: Tensor) -> _Path | None:
-        """Return how a tensor came about; what needs no gradient counts as data."""
+        """Return the path to a tensor; a tensor that needs no gradient counts as data."""
         start = None if tensor.requires_grad else _Path(_key(tensor), ())
         return self._paths.get(_key(tensor), start)
 
@@ -235,7 +234,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
             )
 
     def steps(self, output: Any) -> Steps | None:
-        """Return the steps to a prediction, if there are no others and each layer acts once."""
+        """Return the steps to a prediction if all are known and each layer acts once."""
         path = self._paths.get(_key(output)) if isinstance(output, Tensor) else None
         if path is None or self._other_uses:
             return None
@@ -245,10 +244,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
     def pairs(self, recorded: Counter[Any]) -> list[Pair]:
         """Return the pairs of layers that always follow one another, and have no other use.
 
-        Parameters
-        ----------
-        recorded : Counter
-            How many nodes of the graph take what each node makes.
+        `recorded` counts, for each node of the graph, the nodes that use it.
         """
         made_by = [self._with_activation(call, recorded) for call in self._calls]
         maker = {call.made: call for call in made_by}
@@ -294,7 +290,7 @@ def _rectified(paths: list[_Path | None]) -> _Path | None:
 
 
 def _sum(paths: list[_Path | None], args: tuple[Any, ...]) -> _Path | None:
-    """Return how h + g(h) came about; adding the number zero, as ``sum`` does, changes nothing."""
+    """Return the path to h + g(h); adding the number zero, as ``sum`` does, changes nothing."""
     numbers = [arg for arg in args if not isinstance(arg, Tensor)]
     if numbers:
         return paths[0] if numbers == [0] else None

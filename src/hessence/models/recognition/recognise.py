@@ -1,7 +1,7 @@
 """PyTorch models that are one of the solvable networks, or that have one inside.
 
-A table of rules, read from top to bottom, maps what a model was seen to do to the network whose
-theorem gives its Hessian. What no rule for whole models covers may still have a narrow twin
+A table of rules, read from top to bottom, maps what a model computes to the network whose theorem
+gives its Hessian. A model that no rule for whole models covers may still have a narrow twin
 (:mod:`hessence.models.recognition._cells`).
 """
 
@@ -15,12 +15,7 @@ import numpy as np
 import torch
 
 from hessence.models.model_matrices import ModelHessian
-from hessence.models.recognition._candidate import (
-    Candidate,
-    NotRecognised,
-    Reason,
-    Recognition,
-)
+from hessence.models.recognition._candidate import Candidate, NotRecognised, Reason, Recognition
 from hessence.models.recognition._cells import TWIN, by_cells
 from hessence.models.recognition._chains import (
     affine_chain,
@@ -39,17 +34,14 @@ AGREEMENT = {torch.float64: 1e-8, torch.float32: 2e-4}
 
 
 def exact_spectrum(H: ModelHessian) -> Spectrum:
-    """Return the spectrum of a model by a theorem, which products with H have confirmed.
+    """Return the spectrum of a model by a theorem, after products with H have confirmed it.
 
-    Raises
-    ------
-    NotRecognised
-        If there is no theorem; the message is a sentence that says why.
+    Raises ``NotRecognised`` if there is no theorem; the message says why.
     """
     try:
         found = recognise(H)
     except NotRecognised as refusal:
-        if refusal.rest is not None and _part_defect(H, refusal.rest) > AGREEMENT[H.dtype]:
+        if refusal.rest is not None and not _part_defect(H, refusal.rest) <= AGREEMENT[H.dtype]:
             refusal.rest = None
         raise
     defect = _defect(H, found.spectrum)
@@ -63,11 +55,11 @@ def exact_spectrum(H: ModelHessian) -> Spectrum:
 
 
 def _defect(H: ModelHessian, found: Spectrum) -> float:
-    """Return how far the spectrum is from products with H, relative.
+    """Return the largest relative error of products by the spectrum, for three vectors.
 
     A random vector has a part in every family of invariant subspaces, in two members where there
-    are several; two more are eigenvectors at the ends. A random vector meets little of a few large
-    eigenvalues, so its image is the scale of its error.
+    are several; two more are eigenvectors at the ends. A few large eigenvalues contribute little to
+    the image of a random vector, so that image, and not ‖H‖, is the scale of its error.
     """
     if len(found) != H.shape[0]:
         return float("inf")
@@ -85,9 +77,9 @@ def _defect(H: ModelHessian, found: Spectrum) -> float:
 
 
 def _part_defect(H: ModelHessian, rest: Reduced) -> float:
-    """Return how far a reduction is from products with H, relative to a random product.
+    """Return the error of products by a reduction, relative to a random product with H.
 
-    What is known of it, and what it multiplies itself.
+    Tested are the known families, and the products of the reduction itself.
     """
     rng = np.random.default_rng(0)
     drawn = [family.sample(rng) for family in rest.known if family.multiplicity]
@@ -95,15 +87,14 @@ def _part_defect(H: ModelHessian, rest: Reduced) -> float:
     other = torch.as_tensor(rng.normal(size=(H.shape[0], 1))).to(vector)
     inside = torch.as_tensor(rng.normal(size=(rest.order, 1))).to(vector)
     images = H @ torch.cat([vector, other, rest.embed(inside)], dim=1)
-    scale = float(images[:, 1].norm()) or 1.0
-    gaps = images[:, :1] - expected, images[:, 2:] - rest.embed(rest.times(inside))
-    return max(float(gap.norm()) for gap in gaps) / scale
+    gaps = images[:, ::2] - torch.cat([expected, rest.embed(rest.times(inside))], dim=1)
+    return float(gaps.norm(dim=0).max()) / (float(images[:, 1].norm()) or 1.0)
 
 
 def recognise(H: ModelHessian) -> Recognition:
     """Return the exact spectrum of a model's loss, if there is a theorem for it.
 
-    The first line that fits and is not too large counts:
+    The first row that fits and is not too large counts:
 
     ==================  ==========================================================================
     ``ScalarLinear``    Linear(1, m), Linear(m, 1), squared error
@@ -120,14 +111,14 @@ def recognise(H: ModelHessian) -> Recognition:
                         connection x + g(x), any loss
     ==================  ==========================================================================
 
-    Layers have no bias where none is mentioned. What counts is what the model does, not how its
+    Layers have no bias unless one is mentioned. What counts is what the model computes, not how its
     classes are nested: steps that change nothing, such as ``nn.Identity`` or dropout in evaluation
-    mode, are not seen, and steps without parameters before the first layer belong to the data.
+    mode, are ignored, and steps without parameters before the first layer belong to the data.
 
     Raises
     ------
     NotRecognised
-        If there is no theorem; the message is a sentence that says why.
+        If there is no theorem; the message says why.
 
     Examples
     --------
@@ -182,10 +173,8 @@ class Rule:
         Returns the exact spectrum of a candidate, or a ``Recognition`` that says more of it.
     theorem : str
         Why it is exact.
-    scalar : bool
-        Whether the rule is for one input and one output.
-    squared : bool
-        Whether it is for the squared error alone.
+    scalar, squared : bool
+        Whether the rule is for one input and one output only, and for the squared error only.
     """
 
     network: str
@@ -204,13 +193,13 @@ class Rule:
         )
 
     def apply(self, candidate: Candidate) -> Recognition:
-        """Solve for the spectrum, or say why that cannot be done."""
+        """Return the spectrum, or say why there is none."""
         try:
             found = self.spectrum(candidate)
         except NotRecognised:
             raise
         except Exception as error:
-            # What a network refuses, or a model whose forward does not work for a twin.
+            # The network refuses its arguments, or the model's forward does not work for a twin.
             raise NotRecognised(str(error), rule=self.network) from error
         if isinstance(found, Recognition):
             return found
