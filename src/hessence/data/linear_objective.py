@@ -27,23 +27,11 @@ def linear_objective(
     scale: float = 1.0,
     constant: Array | None = None,
 ) -> MatrixQuadratic | MatrixLoss | TorchLoss:
-    """Return the loss of the predictor f(x) = scale · (M + constant) x as a function of M.
+    """Return the loss of the predictor f(x) = scale · (M + constant) x as a function of M (K, D).
 
-    Parameters
-    ----------
-    x, y : array (n, D), (n, K)
-        The data; a :class:`~hessence.Moments` may stand for both, and an objective, once made, for
-        all. ``"cross-entropy"`` also takes class indices (n,).
-    loss : AnyLoss
-        The loss of predictions and targets.
-    shape : tuple of int
-        The shape (K, D) of M.
-    reference : tuple of str and array
-        Name and value of an array that the data must go with.
-    scale : float
-        What the inputs are multiplied with.
-    constant : array (K, D), optional
-        A matrix that is not part of M.
+    The data x (n, D), y (n, K) may be a :class:`~hessence.Moments` x alone, or an objective already
+    made; ``"cross-entropy"`` also takes class indices y (n,). The `reference` is name and value of
+    an array whose kind the data must have.
     """
     if isinstance(x, (MatrixQuadratic, MatrixLoss, TorchLoss)):
         return x
@@ -59,7 +47,7 @@ def linear_objective(
             f"got (inputs, targets) = {data.dimensions}."
         )
     if constant is not None and isinstance(known, (Squared, Huber)):
-        # A loss of the residual: taken off the targets, the constant rounds nothing off.
+        # A loss of the residual: subtracting the constant from the targets loses no digits.
         data = data.less(constant, scale)
     elif constant is not None:
         xp = api.array_namespace(constant)
@@ -71,8 +59,7 @@ def linear_objective(
 class TorchLoss:
     """A user's PyTorch loss of (predictions, targets), differentiated by PyTorch.
 
-    Works on arrays of any kind: the K × D matrix goes to PyTorch in double precision and its
-    derivatives come back.
+    Arrays of any kind go to PyTorch in double precision, and derivatives come back.
     """
 
     x: Array

@@ -118,7 +118,7 @@ class CrossEntropy:
         """Return −y_k log softmax(f)_k for each output, without overflow."""
         xp = api.array_namespace(prediction)
         _require_probabilities(target)
-        # Measured from the largest output, so that one that is as good as decided keeps its digits.
+        # Relative to the largest output, so that a nearly certain one keeps its digits.
         top = prediction == xp.max(prediction, axis=-1, keepdims=True)
         first = xp.cumulative_sum(xp.astype(top, xp.int64), axis=-1) == 1
         top, zero = xp.logical_and(top, first), 0 * prediction
@@ -128,7 +128,7 @@ class CrossEntropy:
         return -target * (apart - xp.log1p(others))
 
     def first(self, prediction: Array, target: Array) -> Array:
-        """Return p Σ_k y_k − y with p = softmax(f), also where an output is as good as decided."""
+        """Return p Σ_k y_k − y with p = softmax(f), accurate also where one p is close to 1."""
         _require_probabilities(target)
         p = _softmax(prediction)
         # Σ_j (p_k y_j − y_k p_j) without j = k, which vanishes: a p_k close to 1 keeps its digits.
@@ -170,7 +170,7 @@ def as_loss(loss: str | PointwiseLoss, *, coupled: bool = False) -> PointwiseLos
 
 
 def one_hot(y: Any, axes: int, classes: int, reference: Array) -> Any:
-    """Turn class indices of so many axes into rows (..., classes); anything else stays."""
+    """Turn class indices, told by their number of axes, into rows (..., classes)."""
     if y is None or getattr(y, "ndim", np.ndim(y)) != axes:
         return y
     labels = np.asarray(to_numpy(y) if api.is_array_api_obj(y) else y)
@@ -194,7 +194,7 @@ def _sum_of_others(values: Array) -> Array:
     """Return Σ_{j≠k} v_j of values that are not negative, to full relative accuracy."""
     xp = api.array_namespace(values)
     total = xp.sum(values, axis=-1, keepdims=True)
-    # Only a value that is most of the total would cancel against it, and there is one at most.
+    # Only a value above half of the total would cancel against it, and there is at most one.
     large = 2 * values > total
     rest = xp.sum(xp.where(large, 0 * values, values), axis=-1, keepdims=True)
     return xp.where(large, rest + 0 * values, total - values)

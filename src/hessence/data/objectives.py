@@ -24,22 +24,13 @@ from hessence.data.moments import Moments, samples_of
 
 @dataclass(frozen=True)
 class Quadratic:
-    r"""Mean-squared error of f = g x: :math:`\ell(g) = \tfrac12(\sigma^2 g^2 - 2 c g + E[y^2])`.
+    r"""Mean-squared error of f = g x: :math:`\ell(g) = \tfrac12(\sigma^2 g^2 - 2 c g + E[y^2])`."""
 
-    Attributes
-    ----------
-    variance : array
-        σ² = E[x²].
-    covariance : array
-        c = E[y x].
-    floor : callable
-        Returns the least loss over g, which keeps ``value`` free of cancellation near the solution;
-        it costs a pass over the data, and the Hessian does not need it.
-    """
-
-    variance: Array
-    covariance: Array
+    variance: Array  # σ² = E[x²]
+    covariance: Array  # c = E[y x]
     floor: Callable[[], Array]
+    """Returns the least loss over g, which keeps ``value`` free of cancellation near the solution.
+    It costs a pass over the data, and the Hessian does not need it."""
 
     def value(self, coefficients: Array) -> Array:
         """Return floor + ℓ′(g)²/(2σ²)."""
@@ -64,15 +55,11 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class Pointwise:
-    """Any pointwise loss of f = g x, summed over samples and divided by n.
+    """Any pointwise loss of f = g x, summed over samples and divided by n."""
 
-    `x` has shape (samples,) and `y` (..., samples); n counts all samples, also those that another
-    cell holds.
-    """
-
-    x: Array
-    y: Array
-    n: int
+    x: Array  # (samples,)
+    y: Array  # (..., samples)
+    n: int  # counts all samples, also those of another cell
     loss: PointwiseLoss
 
     def value(self, coefficients: Array) -> Array:
@@ -125,18 +112,11 @@ def scalar_objective(
     pointwise = as_loss(loss)
     n = moments.n if n is None else n
     if type(pointwise) is Squared:
-        variance = moments.sum_xx[0, 0] / n
-        covariance = moments.sum_yx[:, 0] / n
-        single = moments.dimensions[1] == 1
-        if single:
-            covariance = covariance[0]
-
-        @cache
-        def floor() -> Array:
-            least = _least_loss(moments) / n
-            return least[0] if single else least
-
-        return Quadratic(variance, covariance, floor)
+        # One output has numbers g, c and floor, several have one of each.
+        outputs = 0 if moments.dimensions[1] == 1 else slice(None)
+        covariance = moments.sum_yx[outputs, 0] / n
+        floor = cache(lambda: _least_loss(moments)[outputs] / n)
+        return Quadratic(moments.sum_xx[0, 0] / n, covariance, floor)
     x, y = samples_of(moments)
     xp = api.array_namespace(y)
     targets = y[:, 0] if y.shape[1] == 1 else xp.matrix_transpose(y)

@@ -18,34 +18,21 @@ from hessence.data.losses import CrossEntropy, Logistic, PointwiseLoss, sigmoid
 from hessence.data.matrix_objectives import MatrixLoss, MatrixQuadratic
 
 STEP = 4
-"""How many times its own error a prediction is moved, to see what that does to derivatives."""
+"""A prediction is moved by this many times its error, to see how derivatives change."""
 
 
 def terms(count: int) -> float:
-    """Return how many roundings a sum of so many terms may accumulate.
-
-    Sums are made in blocks (of some hundred terms, then of the blocks), and not one by one.
-    """
+    """Return how many roundings a sum of `count` terms, made block by block, may accumulate."""
     return min(count, 512 + count / 256) + 8
 
 
 class DerivativeErrors(NamedTuple):
-    """Bounds for the derivatives of a loss in M, of shape (..., K, D).
+    """Bounds for the derivatives of a loss in M, of shape (..., K, D)."""
 
-    Attributes
-    ----------
-    gradient : array
-        For each entry of the gradient.
-    size : array
-        D: no entry of the second derivative exceeds D_ki D_lj, nor does the sum of the magnitudes
-        of its terms.
-    spread : array
-        The same for the error of the second derivative.
-    """
-
-    gradient: Numbers
+    gradient: Numbers  # for each entry of the gradient
     size: Numbers
-    spread: Numbers
+    """D: the magnitudes of the terms of the second derivative's entries sum to at most D_ki D_lj"""
+    spread: Numbers  # the same for the error of the second derivative
 
     def second(self, share: float) -> Numbers:
         """Return a bound (..., K, D, K, D) for the second derivative's error, and a share of it."""
@@ -106,10 +93,10 @@ def moved_derivatives(
 ) -> tuple[tuple[Numbers, Numbers], tuple[Numbers, Numbers]]:
     """Return the magnitudes of a loss's first and second derivative, with error bounds.
 
-    Predictions f are moved by a multiple of their errors `reach`, to see what that does.
+    Predictions f are moved by a multiple of their errors `reach`, to see how these change.
     """
     if not getattr(loss, "coupled", False):
-        # Of a residual, that of the target comes on top.
+        # In a residual, the target's rounding is added.
         reach = reach + epsilon(f) * np.abs(to_double(y))
     changes = _changes(loss, f, y, STEP * reach)
     found = []
@@ -119,7 +106,7 @@ def moved_derivatives(
         off = 8 * epsilon(f) * size + float(api.array_namespace(f).finfo(f.dtype).smallest_normal)
         found.append((size, off + change))
     if not getattr(loss, "coupled", False):
-        # Between two points the first derivative may go up and down as far as the second lets it.
+        # Between two points the first derivative may vary as much as the second allows.
         (size, off), (curve, bent) = found
         found[0] = size, off + reach * (curve + bent)
     return found[0], found[1]
@@ -134,8 +121,8 @@ def _changes(loss: PointwiseLoss, f: Array, y: Array, far: Numbers) -> tuple[Num
     if getattr(loss, "coupled", False):
         steps = [step * own for step in steps for own in np.eye(far.shape[-1])]
     else:
-        # A loss may bend sharply where it is least, and the prediction be on either side of that;
-        # the logistic loss bends most where the prediction is zero.
+        # The second derivative may change sharply at the minimum, and the prediction be on either
+        # side of it; that of the logistic loss is largest where the prediction is zero.
         middles = (y - f, -f) if isinstance(loss, Logistic) else (y - f,)
         steps += [np.clip(to_double(gap), -far, far) for gap in middles]
     changes = []

@@ -1,7 +1,4 @@
-"""What counts as a symmetric operator, of which kind its vectors are, and random ones of them.
-
-Random directions have one seed each: the same vectors however they are grouped.
-"""
+"""What counts as a symmetric operator, the kind of its vectors, and random vectors of that kind."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from hessence._common.arrays import (
 )
 
 ORDINARY = (2.0**-32, 2.0**16)
-"""Entries of images between these have squares, and sums of them, in single precision too."""
+"""Squares of entries between these, and sums of them, stay in range in single precision too."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,7 @@ class Operand:
             image = constant(times(columns))
             require_finite(image, "check the operator H")
             return image
-        # One vector goes as a vector: foreign operators of a single network are quickest, or only
-        # right, on what `@` means for them in everyday use.
+        # One vector goes as a vector: foreign operators may be fast, or right, only for these.
         single = not self.batch and columns.shape[-1] == 1
         image = self.H @ (columns[..., 0] if single else columns)
         if not api.is_array_api_obj(image) or kind(image) != kind(self.reference):
@@ -109,21 +105,20 @@ def _reference(H: Any, v0: Any) -> Array:
             found = np.zeros(1, dtype=dtype)
     xp = api.array_namespace(found)
     if found.dtype not in (xp.float32, xp.float64):
-        # Integers and booleans have no products of their own; half precision and complex numbers
-        # are refused by name.
+        # Integers and booleans become float64; half precision and complex numbers are refused.
         _, found = floating(H=xp.zeros(1, dtype=found.dtype, device=api.device(found)))
     return xp.zeros(1, dtype=found.dtype, device=api.device(found))
 
 
 LEVEL = 0.975
-"""Of a band on either side: 95 % in all."""
+"""The quantile on either side of a band of 95 %."""
 
 
 class Probes:
     """Independent vectors (size,), uniform on the unit sphere, of the reference's kind.
 
-    Uniform on the sphere, and not random signs: what a quadratic form of such a vector varies by
-    depends on the spectrum alone, and not on the basis (see ``smoothing``).
+    Unlike with random signs, the variance of a quadratic form of such a vector depends only on the
+    spectrum (see ``_smoothing``). Each has its own seed, so that grouping does not change them.
     """
 
     def __init__(self, rng: np.random.Generator, count: int, size: int, reference: Array) -> None:

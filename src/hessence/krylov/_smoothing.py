@@ -8,8 +8,8 @@ of order n has the mean and the variance
           - \frac{(\operatorname{tr} A)^2}{n^2} \Bigr),
 
 and both traces follow from the same rules, with A = f(H). That is far better than the spread of a
-few samples: at an isolated eigenvalue the samples are χ² with one degree of freedom, whose sample
-deviation is small just when the mean is too small.
+few samples: at an isolated eigenvalue these are χ² with one degree of freedom, and their deviation
+is small just when their mean is too small.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ REACH = 5
 """How many widths away from its middle a Gaussian counts."""
 
 MOST_POINTS = 2**15
-"""How many points all over the spectrum to look at, at most."""
+"""The rules are compared at no more points than this."""
 
 ENOUGH = 4
-"""From so many samples on, their spread is looked at too."""
+"""From this many samples on, their spread counts too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,16 +75,16 @@ class Rules(Saved, kind="quadrature"):
         variance = np.maximum(square / self.probes - mean**2, 0.0)
         spread = student(self.probes) * self.standard_error(variance)
         if self.probes >= ENOUGH:
-            # Nodes that lie elsewhere for every vector make the samples vary by more than that.
+            # Nodes that differ from vector to vector make the samples vary by more than that.
             deviation = samples.std(axis=0, ddof=1) / np.sqrt(self.probes)
             spread = np.maximum(spread, student(self.probes - 1) * deviation)
         moved *= self.rounding / width / self.probes
         return mean / width, (spread + self._misplaced(points, width) + moved) / width
 
     def ripple(self, width: float) -> tuple[Numbers, Numbers]:
-        """Return points all over the spectrum, and by how much the two rules differ there.
+        """Return points across the spectrum, and the difference of the rules' densities there.
 
-        The density of one minus that of the other, in units of 1 / width.
+        In units of 1 / width.
         """
         low = min(self.nodes.min(), self.companion_nodes.min()) - REACH * width
         high = max(self.nodes.max(), self.companion_nodes.max()) + REACH * width
@@ -100,11 +100,11 @@ class Rules(Saved, kind="quadrature"):
         return points, signed / self.probes
 
     def _misplaced(self, points: Numbers, width: float) -> Numbers:
-        """Return how far the quadrature may be off: the most by which the two rules differ nearby.
+        """Return how far the quadrature may be off: the largest difference of the rules nearby.
 
-        Where the nodes are too far apart for the width, both rules show gaps, and their difference
-        vanishes in the gaps' midst. So every node answers for its surroundings, up to its
-        neighbour, or as far away as the eigenvalue that it stands for can be.
+        Where the nodes are too far apart for the width, both rules have gaps, and their difference
+        vanishes inside. So nearby means: up to the next node, or as far away from a node as its
+        eigenvalue can be.
         """
         if (self.reach == 0).all():
             return np.zeros(len(points))

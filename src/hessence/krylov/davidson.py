@@ -1,21 +1,20 @@
 r"""Davidson's iteration: the top of a symmetric operator from a good start and a stale model of it.
 
 Lanczos grows a space by residuals; Davidson (J. Comput. Phys. 17, 1975) by corrections, residuals
-put through an approximate inverse. What was learnt of the operator before it moved makes a good
-one: where Lanczos from the last eigenvector takes eight products, this takes four.
+multiplied by an approximate inverse. What is known of the operator from before it changed gives a
+good one: where Lanczos from the last eigenvector takes eight products, this takes four.
 
-Nothing rests on the stale model but the choice of directions. Ritz values come from products with
-the operator as it is, and the iteration ends on the residuals ‖Hz − θz‖, not on an estimate.
+The stale model only chooses directions. Ritz values come from products with the operator as it is,
+and the iteration ends on the residuals ‖Hz − θz‖, not on an estimate.
 
 The stale model is a ``WarmStart``. From one measurement to the next the Hessian of a network in
-training moves, but its leading eigenvectors do not go far. It keeps approximate eigenvectors W with
-their values, as they were last seen, and stands for
+training changes, but its leading eigenvectors change little. With W the approximate eigenvectors
+that were found last,
 
-.. math:: H \approx W S W^\top
+.. math:: H \approx W S W^\top .
 
-with nothing outside of W. A search in a space V, where products are exact, corrects the part of it
-that V meets; the rest serves to turn a residual into a correction of the eigenvector. That costs
-no products.
+A search in a space V, where products are exact, replaces what V knows better; the rest turns a
+residual into a correction of the eigenvector, without a product.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ DEPENDENT = 1e-3
 """Where less than this share of a correction is outside of the space, the residual is taken."""
 
 FLOOR = 0.1
-"""Distances between eigenvalues count as no less than this share of ‖H‖: what is stale may not
-tell them apart."""
+"""Distances between eigenvalues count as at least this share of ‖H‖, as a stale model does not know
+them better."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class WarmStart:
         return int(self.rows.shape[0])
 
     def beside(self, known: Tensor) -> WarmStart:
-        """Return what is left of it in the complement of orthonormal rows (j, n)."""
+        """Return its part in the complement of orthonormal rows (j, n)."""
         if not len(self) or not len(known):
             return self
         rows = self.rows
@@ -65,7 +64,7 @@ class WarmStart:
             part = inner_products(rows, known.mT)
             rows = rows - like(part, rows) @ known
             overlaps += part
-        # What lies almost in the known space is mostly rounding once that is taken out.
+        # A direction that lies almost in the known space is mostly rounding outside of it.
         gram, turn = eigensystem(inner_products(rows, rows.mT), rows)
         kept = gram > epsilon(rows) ** 0.5
         turn = turn[:, kept] / np.sqrt(gram[kept])
@@ -90,7 +89,7 @@ class WarmStart:
         return residual / float(outside) + like(weights, residual) @ self.rows
 
     def updated(self, known: Tensor, images: Tensor, inside: Numbers, most: int) -> WarmStart:
-        """Return what to keep after a search: the top of what is known exactly and what is stale.
+        """Return the next warm start: the top of what is known exactly and what is stale.
 
         Known are orthonormal rows (j, n), their images, and the coefficients (j, j) among them.
         """
