@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hessence as hs
-from tests.networks.attention.test_saturated import attended, dense_hessian
+from tests.networks.attention.test_saturated import DIGITS, STEP, attended, dense_hessian
 
 
 def assert_bounded(spectrum, dense):
@@ -39,3 +39,26 @@ def test_against_many_digits(w_v, score, fit, kind):
         net = hs.MatrixAttention([[w_v]], [[score]], [[1.0]])
         x, y = x[:, None], y[:, None]
     assert_bounded(net.hessian(x, y).spectrum(), dense)
+
+
+@given(st.sampled_from([1.0, -0.5, 1e4, 1e-4, 1e9]), st.sampled_from([0.5, 3.0, 30.0]))
+def test_the_block_of_queries_and_keys_knows_the_rounding_of_its_bulk(w_v, score):
+    """At a fit, γ = ∂ℓ/∂⟨w_Q, w_K⟩ is rounding; here it is differentiated in many digits."""
+    x = np.asarray([1.25, -0.75])
+    net = hs.SelfAttention(w_v, [score, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0])
+    y = np.asarray(net(x))
+
+    def cost(t):
+        tokens, total = [mpmath.mpf(a) for a in x], 0
+        for query, goal in zip(tokens, y, strict=True):
+            (h,) = attended([query * t * key / 2 for key in tokens], [tokens])
+            total += (mpmath.mpf(w_v) * h - mpmath.mpf(float(goal))) ** 2 / 4
+        return total
+
+    with mpmath.workdps(DIGITS):
+        t = mpmath.mpf(score)
+        gamma = abs(float((cost(t + STEP) - cost(t - STEP)) / (2 * STEP)))
+    spectrum = net.hessian(x, y).block("qk").spectrum()
+    for family in spectrum.families[1:]:
+        gap = abs(abs(float(family.eigenvalues[0])) - gamma)
+        assert gap <= float(family.bounds(spectrum.norm)[0])

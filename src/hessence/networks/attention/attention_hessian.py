@@ -16,20 +16,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from operator import add
 from typing import Any, NamedTuple
 
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, epsilon, stack_rows, to_double, zero_rows
-from hessence.data.rounding import terms
+from hessence._common.arrays import (
+    Array,
+    Numbers,
+    epsilon,
+    stack_rows,
+    to_double,
+    transpose,
+    zero_rows,
+)
+from hessence.data.rounding import DerivativeErrors, terms
 from hessence.networks.scalar.gram import Gram, root
-from hessence.networks.scalar.products import Products, bulk_isometry, pair_isometry
-from hessence.spectra.frames import Frame
+from hessence.networks.scalar.products import Products
 from hessence.spectra.hessian import Hessian, Part
 from hessence.spectra.spectrum import Spectrum
-from hessence.spectra.subspaces import Columns, Subspaces
+from hessence.spectra.subspaces import Subspaces
 
 
 class Scalars(NamedTuple):
@@ -70,14 +78,19 @@ class AttentionBounds:
 
 def outlier_block(s: Scalars, g: Gram) -> Array:
     """Return the 3 × 3 block of w_V and the directions of w_Q ± w_K, (..., 3, 3)."""
-    xp = api.array_namespace(g.inner)
     p, q = root(g.plus / 2), root(g.minus / 2)
-    rows = [
+    return _symmetric(
         [s.alpha, s.beta * p, s.beta * q],
-        [s.beta * p, s.zeta * p * p + s.gamma, s.zeta * p * q],
-        [s.beta * q, s.zeta * p * q, s.zeta * q * q - s.gamma],
-    ]
-    return xp.stack([xp.stack(row, axis=-1) for row in rows], axis=-2)
+        [s.zeta * p * p + s.gamma, s.zeta * p * q],
+        [s.zeta * q * q - s.gamma],
+    )
+
+
+def _symmetric(*rows: list[Array]) -> Array:
+    """Return symmetric matrices (..., k, k) from the rows of their upper triangles."""
+    xp, k = api.array_namespace(rows[0][0]), len(rows)
+    whole = [[rows[min(i, j)][abs(i - j)] for j in range(k)] for i in range(k)]
+    return xp.stack([xp.stack(row, axis=-1) for row in whole], axis=-2)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -129,27 +142,37 @@ class AttentionHessian(Hessian):
         """Return the block of the query and key weights alone, ζ u uᵀ + γ K, for ``"qk"``."""
         if name != "qk":
             raise ValueError(f"name must be 'qk', got {name!r}.")
+        return self._inner
+
+    @cached_property
+    def _inner(self) -> Products:
+        """The block ζ u uᵀ + γ K."""
         s = self.scalars
+
+        def derivatives(_: Numbers) -> DerivativeErrors:
+            *_, gamma, zeta = (np.asarray(error)[..., None] for error in self._errors)
+            size = np.abs(to_double(s.zeta))[..., None]
+            return DerivativeErrors(gamma, np.sqrt(size), np.sqrt(zeta))
+
         return Products(
             self.w_k[..., None, :],
             self.w_q[..., None, :],
             s.gamma[..., None],
             s.zeta[..., None],
             self.numbers.at(None),
-            # Here the functional part has a second derivative as well: a ζ of its own.
+            # The functional part has a second derivative here, too: a ζ of its own.
             part="ggn" if self.part == "ggn" else "hessian",
+            derivatives=derivatives,
         )
 
     def trace(self) -> Array:
         """Return α + ζ (‖w_Q‖² + ‖w_K‖²)."""
-        return self.scalars.alpha + self.scalars.zeta * self.numbers.norm
+        return self.scalars.alpha + self._inner.trace()
 
     def squared_norm(self) -> Array:
         """Return α² + 2 β² N + ‖ζ u uᵀ + γ K‖², N = ‖w_Q‖² + ‖w_K‖²."""
-        s, g = self.scalars, self.numbers
-        m = int(self.w_q.shape[-1])
-        swap = s.gamma * (2 * m * s.gamma + 4 * s.zeta * g.inner)
-        return s.alpha**2 + 2 * s.beta**2 * g.norm + swap + (s.zeta * g.norm) ** 2
+        alpha, beta, *_ = self.scalars
+        return alpha**2 + 2 * beta**2 * self.numbers.norm + self._inner.squared_norm()
 
     def rounding(self) -> Any:
         """Return Δα + Δβ ‖u‖ + Δζ ‖u‖² + Δγ, and what rounding does to the Gram numbers."""
@@ -187,67 +210,34 @@ class AttentionHessian(Hessian):
             xp.where(no_bulk, missing, ratio)[()],
         )
 
-    def exact_spectrum(self) -> Spectrum:
-        families = self._ggn_families() if self.part == "ggn" else self._families()
-        return Spectrum(families, "closed form", operator=self)
-
     def times(self, columns: Array) -> Array:
         xp = api.array_namespace(self.w_q)
-        s, m = self.scalars, int(self.w_q.shape[-1])
-        dv, dq, dk = columns[..., :1, :], columns[..., 1 : m + 1, :], columns[..., m + 1 :, :]
-        w_q, w_k = self.w_q[..., None], self.w_k[..., None]
-        along = xp.sum(w_k * dq + w_q * dk, axis=-2, keepdims=True)
-        alpha, beta, gamma, zeta = (a[..., None, None] for a in s)
-        on_inner = beta * dv + zeta * along
+        alpha, beta = (a[..., None, None] for a in self.scalars[:2])
+        u = xp.concat([self.w_k, self.w_q], axis=-1)[..., None]
+        value, rest = columns[..., :1, :], columns[..., 1:, :]
         return stack_rows(
-            alpha * dv + beta * along, gamma * dk + w_k * on_inner, gamma * dq + w_q * on_inner
+            alpha * value + beta * xp.matmul(transpose(u), rest),
+            beta * u * value + self._inner.times(rest),
         )
 
-    def _families(self) -> list[Subspaces]:
-        s, m = self.scalars, int(self.w_q.shape[-1])
-        matrix = outlier_block(s, self.numbers)
-        pair = pair_isometry(self.w_k, self.w_q, self._place)
+    def exact_spectrum(self) -> Spectrum:
+        """Return the outliers of ζ u uᵀ + γ K in one block with w_V, and its other eigenvalues."""
+        s, (outliers, *others) = self.scalars, self._inner.exact_spectrum().families
+        if self.part == "ggn":
+            length = root(self.numbers.norm)
+            matrix = _symmetric([s.alpha, s.beta * length], [s.zeta * length * length])
+        else:
+            matrix = outlier_block(s, self.numbers)
+        without_value = outliers.isometry(0)
 
-        def outliers(coordinates: Array, copies: Array) -> Array:
-            value = coordinates[..., 0:1, None] * copies
-            rest = pair(coordinates[..., 1:], copies)
-            return stack_rows(value, rest[..., 1:, :])
+        def embed(coordinates: Array, copies: Array) -> Array:
+            value = coordinates[..., :1, None] * copies
+            return stack_rows(value, without_value(coordinates[..., 1:], copies))
 
-        bulk = [
-            Subspaces(
-                ("bulk",),
-                lambda _, sign=sign: bulk_isometry(sign, self.w_k, self.w_q, self._place),  # type: ignore[misc]
-                m - 1,
-                values=(sign * s.gamma)[..., None],
-                errors=lambda: np.asarray(self._errors[2])[..., None],
-            )
-            for sign in (1, -1)
-        ]
-        return [Subspaces(("outlier",) * 3, lambda _: outliers, matrix=matrix), *bulk]
+        def place(vectors: Array) -> Array:
+            return stack_rows(zero_rows(1, vectors), vectors)
 
-    def _ggn_families(self) -> list[Subspaces]:
-        """Return the 2 × 2 block of w_V and u, and the flat complement of u."""
-        xp = api.array_namespace(self.w_q)
-        s, m = self.scalars, int(self.w_q.shape[-1])
-        length = root(self.numbers.norm)
-        rows = [[s.alpha, s.beta * length], [s.beta * length, s.zeta * length * length]]
-        matrix = xp.stack([xp.stack(row, axis=-1) for row in rows], axis=-2)
-
-        def frame() -> Frame:
-            return Frame(xp.concat([self.w_k, self.w_q], axis=-1)[..., None])
-
-        def seen(coordinates: Array, copies: Array) -> Array:
-            value = coordinates[..., 0:1, None] * copies
-            return stack_rows(value, frame().span(coordinates[..., 1:2, None] * copies))
-
-        def flat(copies: Array) -> Array:
-            rest = frame().complement(copies)
-            return stack_rows(zero_rows(1, rest), rest)
-
-        return [
-            Subspaces(("outlier",) * 2, lambda _: seen, matrix=matrix),
-            Subspaces(("flat",), lambda _: Columns(flat), 2 * m - 1, values=0 * s.alpha[..., None]),
-        ]
-
-    def _place(self, on_q: Array, on_k: Array) -> Array:
-        return stack_rows(zero_rows(1, on_q), on_q, on_k)
+        labels = ("outlier",) * int(matrix.shape[-1])
+        families = [Subspaces(labels, lambda _: embed, matrix=matrix)]
+        families += [family.mapped(place, 1.0, None) for family in others]
+        return Spectrum(families, "closed form", operator=self)
