@@ -1,8 +1,8 @@
 """Arguments that many functions share, checked.
 
-Wherever there is a ``which``, it says in SciPy's two letters which eigenvalues are wanted. Wherever
-there is an ``rng``, it is an integer, which gives the same numbers on every call, or a NumPy
-Generator, which goes on from call to call; None is a seed that nobody knows.
+A ``which`` says in SciPy's two letters which eigenvalues are wanted. An ``rng`` is an integer,
+which gives the same numbers on every call, or a NumPy Generator, which continues from call to call;
+None is a fresh, unknown seed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def require_which(which: str) -> None:
 def require_options(
     k: int | None, which: str, tol: float, rng: Seed, probes: int = 1, steps: int = 1
 ) -> None:
-    """Refuse what no estimate of a spectrum can do, before any work; None is all of it."""
+    """Check the options of an estimate before any work; a `k` of None is all eigenvalues."""
     for name, value in {"k": 1 if k is None else k, "probes": probes, "steps": steps}.items():
         require_int(name, value, 1)
     require_which(which)
@@ -103,7 +103,7 @@ def generator(rng: Any) -> np.random.Generator:
 def seed(rng: Any) -> int:
     """Return the integer that a user gave, or one drawn from the Generator.
 
-    For what must draw the same numbers again later, as after a restart.
+    With it the same numbers can be drawn again, as after a restart.
     """
     if isinstance(rng, (int, np.integer)) and not isinstance(rng, bool) and rng >= 0:
         return int(rng)

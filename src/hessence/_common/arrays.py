@@ -31,13 +31,11 @@ def floating(reference: tuple[str, Array] | None = None, /, **arguments: Any) ->
     """Check named arrays and bring them to one floating-point type.
 
     Integers are promoted to the floating-point type of the other arguments, or to float64. Lists
-    and numbers become arrays of the kind the other arguments have, or NumPy's. The `reference`, a
-    name and an array already checked, is one that they must go with. Returns the array namespace,
-    then the arrays in the order given.
+    and numbers become arrays of the others' kind, or NumPy's. The `reference`, a name and an array
+    already checked, must be of the same kind. Returns the array namespace, then the arrays.
 
-    Raises a TypeError for anything that is not an array of real numbers in single or double
-    precision, and for arrays of different kinds; a ValueError for empty arrays, NaN or infinity,
-    and arrays on different devices.
+    Raises a TypeError for anything but arrays, of one kind, of real numbers in single or double
+    precision; a ValueError for empty arrays, NaN or infinity, and different devices.
 
     Examples
     --------
@@ -70,26 +68,23 @@ def require_shape(name: str, array: Array, expected: Sequence[int | str], *, bat
 
     With `batch`, any number of leading dimensions may come before.
     """
-    rank = len(expected)
-    shape = tuple(array.shape)
+    rank, shape = len(expected), tuple(array.shape)
     fits = len(shape) >= rank if batch else len(shape) == rank
-    if fits:
-        tail = shape[len(shape) - rank :]
-        fits = all(isinstance(e, str) or e == s for e, s in zip(expected, tail, strict=True))
-    if not fits:
-        wanted = ", ".join(str(e) for e in expected) + ("," if rank == 1 else "")
-        wanted = f"(..., {wanted.rstrip(',')})" if batch else f"({wanted})"
-        raise ValueError(f"{name} must have shape {wanted}, got {shape}.")
+    tail = zip(reversed(expected), reversed(shape), strict=False)
+    if not fits or any(e != s for e, s in tail if not isinstance(e, str)):
+        wanted = ", ".join(map(str, (*["..."] * batch, *expected)))
+        comma = "," * (rank + batch == 1)
+        raise ValueError(f"{name} must have shape ({wanted}{comma}), got {shape}.")
 
 
 def require_same_shape(**arguments: Array) -> None:
     """Refuse arrays whose shapes differ."""
     (first, reference), *others = arguments.items()
+    shape = tuple(reference.shape)
     for name, array in others:
-        if tuple(array.shape) != tuple(reference.shape):
+        if tuple(array.shape) != shape:
             raise ValueError(
-                f"{name} must have the shape of {first}, {tuple(reference.shape)}, "
-                f"got {tuple(array.shape)}."
+                f"{name} must have the shape of {first}, {shape}, got {tuple(array.shape)}."
             )
 
 
@@ -112,12 +107,12 @@ def is_finite(array: Array) -> bool:
 
 
 def epsilon(array: Array) -> float:
-    """Return the distance from 1 to the next number in the array's floating-point type."""
+    """Return the machine epsilon of the array's floating-point type."""
     return float(api.array_namespace(array).finfo(array.dtype).eps)
 
 
 def dtype_name(array: Array) -> str:
-    """Return what the array's type is called, such as "float64", whatever library it is of."""
+    """Return the name of the array's type, such as "float64", in any library."""
     return str(array.dtype).removeprefix("torch.")
 
 
@@ -242,7 +237,7 @@ def _common_dtype(arrays: dict[str, Array], xp: Namespace, default: Any) -> Any:
 
 @contextmanager
 def extended_precision() -> Iterator[None]:
-    """Admit NumPy's long double, in which all but linear algebra works, as long as this lasts."""
+    """Admit NumPy's long double, in which everything but linear algebra works."""
     token = _EXTENDED.set(True)
     try:
         yield

@@ -1,8 +1,7 @@
-"""Files that appear whole or not at all, and one format in them for every result.
+"""Files that are written whole or not at all, and one JSON format for every result.
 
-The format is JSON with a tag that says what it is, exact to the last bit. A result that derives
-from ``Saved`` can be saved and compared, and ``hs.load`` reads it again. Its file says
-``"format": "hessence.<kind>/1"``. Arrays come back as NumPy's, whatever they were.
+A result that derives from ``Saved`` can be saved and compared, and ``hs.load`` reads it again,
+exact to the last bit. Its file says ``"format": "hessence.<kind>/1"``. Arrays come back as NumPy's.
 """
 
 from __future__ import annotations
@@ -33,24 +32,24 @@ except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 TEMPORARY, NAMED, TOKEN = ".tmp", 40, 8
-"""How the names of temporary files end, how much of their target's name they begin with, and how
-many random bytes are in between."""
+"""The ending of temporary files' names, how many characters of their target's name they begin with,
+and how many random bytes are in between."""
 
 LARGE = 2**12
 """Arrays with more entries are written as their bytes: quicker, shorter, and no less exact."""
 
 LONGEST = 200
-"""Of a longer message about what is wrong with a file, only the kind of exception is told."""
+"""A longer message about what is wrong with a file is replaced by the kind of exception."""
 
 KINDS: dict[str, type[Any]] = {}
 """The classes of results by their kinds."""
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a regular file so that a reader, or a kill at any moment, never meets half of it.
+    """Write a regular file so that it is never half written, whenever the process is killed.
 
-    A file that is there keeps its permissions, and a link is followed. Anything that is no regular
-    file is refused. What killed writers of the same file have left is removed.
+    An existing file keeps its permissions, and a link is followed. Anything but a regular file is
+    refused. Temporary files of killed writers of the same file are removed.
     """
     target = Path(os.path.realpath(path))
     old = target.stat() if target.exists() else None
@@ -109,16 +108,16 @@ def _open_temporary(folder: Path, prefix: str) -> tuple[Path, int]:
         try:
             ours = lock(handle)
         except OSError:
-            # The file system knows no locks; there nothing is swept.
+            # The file system has no locks; nothing is removed there.
             ours = True
-        # Another writer may have swept it away before it was locked.
+        # Another writer may have removed it before it was locked.
         if ours and path.exists():
             return path, handle
         os.close(handle)
 
 
 def _sweep(folder: Path, prefix: str) -> None:
-    """Remove temporary files whose writer has been killed: nobody holds their locks any more."""
+    """Remove temporary files of killed writers: those that nobody holds a lock of."""
     left = _left_behind(folder.resolve())
     for entry in left.get(prefix, ()):
         with contextlib.suppress(OSError):
@@ -133,7 +132,7 @@ def _sweep(folder: Path, prefix: str) -> None:
 
 @lru_cache(maxsize=64)
 def _left_behind(folder: Path) -> dict[str, list[Path]]:
-    """List temporary files in a folder by how they begin, once: those of killed processes."""
+    """List the temporary files in a folder by prefix, once for each process."""
     found: dict[str, list[Path]] = {}
     for entry in folder.iterdir():
         if entry.name.startswith(".") and entry.name.endswith(TEMPORARY):
@@ -149,7 +148,6 @@ def lock(handle: int) -> bool:
         else:
             import msvcrt  # type: ignore[unreachable, unused-ignore]
 
-            # The first byte is what is locked.
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined, unused-ignore]
     except (BlockingIOError, PermissionError):
         # Windows raises the latter.
@@ -158,11 +156,11 @@ def lock(handle: int) -> bool:
 
 
 class Saved:
-    """A result that goes into a file and comes back equal.
+    """A result that can be saved, and compares equal when it is loaded again.
 
-    A dataclass names its kind, ``class Trace(Saved, kind="trace")``, and the rest follows; what is
-    read must have the types of its fields, and the shapes that the class declares. Any other class
-    overrides ``to_dict`` and ``_rebuilt``.
+    A dataclass names its kind, ``class Trace(Saved, kind="trace")``; what is read must have the
+    types of its fields and the shapes that the class declares. Any other class overrides
+    ``to_dict`` and ``_rebuilt``.
     """
 
     format: ClassVar[str]
@@ -212,7 +210,7 @@ class Saved:
 
 
 def kind_of(form: Any) -> str:
-    """Return the kind that a format names, or nothing if it is none of ours."""
+    """Return the kind that a format names, or "" for a foreign format."""
     head, _, version = str(form).partition("/")
     return head.removeprefix("hessence.") if head.startswith("hessence.") and version else ""
 

@@ -1,4 +1,4 @@
-"""A line that tells how far long work is: on a terminal, and nowhere else."""
+"""A progress bar, on a terminal and nowhere else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAUSE = 0.1
 
 
 class ProgressBar:
-    """A bar with the time left, where the end is known, by default if the stream is a terminal."""
+    """A bar with the time left, if the total is known; by default on terminals only."""
 
     def __init__(self, stream: TextIO, unit: str, shown: bool | None = None) -> None:
         self._stream, self._unit = stream, unit
@@ -21,16 +21,13 @@ class ProgressBar:
         self.begin("", None)
 
     def begin(self, label: str, total: int | None, already: int = 0) -> None:
-        """Start a new stage; `total` is None if its end is not known.
-
-        What was `already` done before the stage began does not count in its pace.
-        """
+        """Start a new stage; its pace does not count what was `already` done before."""
         self._label, self._total, self._already = label, total, already
         self._start = time.monotonic()
         self._last = 0.0
 
     def update(self, done: int) -> None:
-        """Tell how much of the stage is done."""
+        """Show how much of the stage is done."""
         now = time.monotonic()
         if not self._shown or now - self._last < PAUSE:
             return

@@ -1,4 +1,4 @@
-"""What a result in a file must be: fields of the types and shapes that its class declares."""
+"""Checks that a result from a file has the types and shapes that its class declares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from hessence._common.arrays import Numbers
 
 LARGEST = 2**53
-"""Whole numbers beyond this are no count of anything."""
+"""Larger integers are not accepted as counts."""
 
 DTYPES = frozenset({"bool", "int32", "int64", "float32", "float64"})
 
@@ -58,9 +58,9 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def require_shapes(shapes: Mapping[str, str], values: Mapping[str, Any]) -> None:
-    """Refuse arrays whose dimensions do not go together.
+    """Refuse arrays whose dimensions do not agree.
 
-    The shapes name the dimensions of each field by letters, those of a batch in front by ``...``.
+    Letters name the dimensions of each field; ``...`` stands for those of a batch in front.
 
     Examples
     --------
