@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import array_api_compat as api
 
@@ -49,6 +49,32 @@ class TokenMoments:
     second: Array
     W_v: Array
     scale: float
+
+    @classmethod
+    def of(
+        cls,
+        x: Array,
+        attention: Array,
+        gap: Array,
+        first: Array,
+        second: Array,
+        W_v: Array,
+        scale: float,
+    ) -> TokenMoments:
+        """Return the moments from tokens (B, n, d), and their gaps from the mean (B, n, n, d)."""
+        xp = api.array_namespace(x)
+        weighted = attention[..., None] * gap
+        # The third moment is only needed along the gradient in h, W_V φ′.
+        along = xp.matmul(gap, xp.matmul(first, transpose(W_v))[..., None])
+        covariance = xp.matmul(transpose(gap), weighted)
+        skew = xp.matmul(transpose(gap), along * weighted)
+        parts = (x, xp.matmul(attention, x), covariance, skew, first, second)
+        return cls(*(xp.reshape(a, (-1, *a.shape[2:])) for a in parts), W_v, scale)
+
+    def of_part(self, part: Part) -> TokenMoments:
+        """Return what the Hessian has, or one of its two parts: other derivatives are zero."""
+        without = {"ggn": ("first", "skew"), "functional": ("second",)}.get(part, ())
+        return replace(self, **{name: 0 * getattr(self, name) for name in without})
 
     @cached_property
     def response(self) -> Array:
@@ -96,6 +122,9 @@ class MatrixAttentionHessian(Hessian):
     def reference(self) -> Array:
         return self.W_v
 
+    def _only(self, part: Part, without: str) -> Self:
+        return replace(self, part=part, moments=self.moments.of_part(part))
+
     def times(self, columns: Array) -> Array:
         count = int(columns.shape[-1])
         step = max(1, CACHE // math.prod(self.moments.x.shape))
@@ -111,25 +140,17 @@ class MatrixAttentionHessian(Hessian):
         dM = _times(dQ, transpose(self.W_k)) + _act(self.W_q, xp.permute_dims(dK, (1, 0, 2)))
         z = t.scale * _act(t.x, dM)
         dh = xp.matmul(t.covariance, z)
-        on_value, on_h = 0 * dV, 0 * z
-        if self.part != "functional":
-            df = _act(t.mean, dV) + xp.matmul(transpose(self.W_v), dh)
-            d_first = t.loss_hessian(df)
-            on_value = on_value + _act(transpose(t.mean), d_first)
-            on_h = on_h + xp.matmul(self.W_v, d_first)
-        if self.part != "ggn":
-            swapped = xp.permute_dims(dV, (1, 0, 2))
-            on_value = on_value + xp.permute_dims(_act(transpose(t.first), dh), (1, 0, 2))
-            on_h = on_h + _act(t.first, swapped)
-        on_z = xp.matmul(t.covariance, on_h)
-        if self.part != "ggn":
-            on_z = on_z + xp.matmul(t.skew, z)
+        df = _act(t.mean, dV) + xp.matmul(transpose(self.W_v), dh)
+        d_first = t.loss_hessian(df)
+        swapped = xp.permute_dims(dV, (1, 0, 2))
+        on_value = _act(transpose(t.mean), d_first)
+        on_value = on_value + xp.permute_dims(_act(transpose(t.first), dh), (1, 0, 2))
+        on_h = xp.matmul(self.W_v, d_first) + _act(t.first, swapped)
+        on_z = xp.matmul(t.covariance, on_h) + xp.matmul(t.skew, z)
         on_scores = t.scale * _act(transpose(t.x), on_z)
-        on_q = _times(on_scores, self.W_k)
+        on_q = _times(on_scores, self.W_k) + _act(t.gradient, dK)
         on_k = _times(xp.permute_dims(on_scores, (1, 0, 2)), self.W_q)
-        if self.part != "ggn":
-            on_q = on_q + _act(t.gradient, dK)
-            on_k = on_k + _act(transpose(t.gradient), dQ)
+        on_k = on_k + _act(transpose(t.gradient), dQ)
         return self._join(on_value, on_q, on_k)
 
     def _split(self, columns: Array) -> list[Array]:
@@ -150,29 +171,24 @@ class MatrixAttentionHessian(Hessian):
         if self.sizes is None:
             return 0.0
         weights = {name: abs(constant(getattr(self, name))) for name in ("W_v", "W_q", "W_k")}
-        return positive_norm(replace(self, moments=self.sizes(), **weights))
+        return positive_norm(replace(self, moments=self.sizes().of_part(self.part), **weights))
 
     def trace(self) -> Array:
         """Return the trace; the swap of dW_Q and dW_K with G has no diagonal."""
         xp, t = api.array_namespace(self.W_v), self.moments
         x, x_q = t.x, xp.matmul(t.x, self.W_q)
         long, turned = xp.sum(x * x, axis=-1), xp.sum(x_q * x_q, axis=-1)
-        total = xp.zeros_like(long[0])
-        if self.part != "functional":
-            # |h|² tr φ″, and with R = C W_V/√d_K: tr(φ″ RᵀR) and tr(φ″ Rᵀ W_K W_Kᵀ R).
-            outputs = t.response.shape[-1]
-            eye = identity(outputs, self.W_v)[None, ...]
-            squares = xp.sum(t.mean * t.mean, axis=-1)
-            through_keys = xp.matmul(transpose(self.W_k), t.response)
-            for weights, factor in ((squares, eye), (turned, t.response), (long, through_keys)):
-                change = transpose(factor)
-                each = xp.sum(change * t.loss_hessian(change), axis=(-2, -1))
-                total = total + xp.sum(weights * each)
-        if self.part != "ggn":
-            keys = xp.matmul(self.W_k, transpose(self.W_k))
-            skew = turned * xp.sum(xp.linalg.diagonal(t.skew), axis=-1)
-            skew = skew + long * xp.sum(t.skew * keys, axis=(-2, -1))
-            total = total + t.scale**2 * xp.sum(skew)
+        # |h|² tr φ″, and with R = C W_V/√d_K: tr(φ″ RᵀR) and tr(φ″ Rᵀ W_K W_Kᵀ R).
+        eye = identity(t.response.shape[-1], self.W_v)[None, ...]
+        squares = xp.sum(t.mean * t.mean, axis=-1)
+        through_keys = xp.matmul(transpose(self.W_k), t.response)
+        keys = xp.matmul(self.W_k, transpose(self.W_k))
+        skew = turned * xp.sum(xp.linalg.diagonal(t.skew), axis=-1)
+        total = t.scale**2 * xp.sum(skew + long * xp.sum(t.skew * keys, axis=(-2, -1)))
+        for weights, factor in ((squares, eye), (turned, t.response), (long, through_keys)):
+            change = transpose(factor)
+            each = xp.sum(change * t.loss_hessian(change), axis=(-2, -1))
+            total = total + xp.sum(weights * each)
         return total
 
     def squared_norm(self) -> Array:
@@ -180,11 +196,7 @@ class MatrixAttentionHessian(Hessian):
         xp = api.array_namespace(self.W_v)
         total = xp.sum(self._narrow.dense() ** 2)
         spare = int(self.W_q.shape[1]) - self._twin.twin.width
-        return total + 2 * spare * xp.sum(self._gradient**2)
-
-    @property
-    def _gradient(self) -> Array:
-        return self.moments.gradient * (0.0 if self.part == "ggn" else 1.0)
+        return total + 2 * spare * xp.sum(self.moments.gradient**2)
 
     @cached_property
     def _twin(self) -> TwinSubspaces:
@@ -195,7 +207,7 @@ class MatrixAttentionHessian(Hessian):
             none = xp.zeros(shape, dtype=dA.dtype, device=api.device(dA))
             return self._side_by_side(none, dB, dA)
 
-        return TwinSubspaces(transpose(self.W_k), self.W_q, self._gradient, place)
+        return TwinSubspaces(transpose(self.W_k), self.W_q, self.moments.gradient, place)
 
     @cached_property
     def _narrow(self) -> MatrixAttentionHessian:

@@ -16,7 +16,7 @@ from hessence._common.arrays import Numbers, constant, epsilon, like, to_double,
 from hessence.data.losses import PointwiseLoss
 from hessence.data.rounding import moved_derivatives, terms
 from hessence.networks.attention._matrix_attention_hessian import TokenMoments
-from hessence.networks.attention.activations import Softmax, from_top
+from hessence.networks.attention.activations import Softmax, from_top, tokens_from_top
 from hessence.networks.attention.attention_network import Sequences
 
 Known = tuple[Numbers, Numbers]
@@ -112,22 +112,13 @@ def layer_sizes(net: Any, batch: Sequences, loss: PointwiseLoss) -> TokenMoments
     sizes = net._scale * xp.matmul(xp.matmul(x, W_q), transpose(xp.matmul(x, W_k)))
     worst = xp.max(sizes + abs(net.sink) * batch.first, axis=-1, keepdims=True)
     share = share * (1 + 8 * worst)
-    mean = xp.matmul(attention, x)
-    reach = to_double(share * xp.matmul(mean, W_v))
+    reach = to_double(share * xp.matmul(xp.matmul(attention, x), W_v))
     slope, bend = moved_derivatives(loss, net._predict(batch), batch.y, reach)
     counts = batch.weights[..., None]
     first = counts * (8 * share * like(slope[0], x) + like(slope[1], x))
     if bend[0].ndim > 3:
         counts, share = counts[..., None], share[..., None]
     second = counts * (8 * share * like(bend[0], x) + like(bend[1], x))
-    tokens = transpose(0 * attention[..., None] + batch.x[:, None, :, :])
-    gap = abs(transpose(from_top(tokens, top[..., None, :] + 0 * top[..., None, :])))
+    gap = abs(tokens_from_top(batch.x, top))
     gap = gap + xp.sum(attention[..., None] * gap, axis=-2, keepdims=True)
-    weighted = attention[..., None] * gap
-    along = xp.matmul(gap, xp.matmul(first, transpose(W_v))[..., None])
-    covariance, skew = (xp.matmul(transpose(gap), part) for part in (weighted, along * weighted))
-    x, mean, covariance, skew, first, second = (
-        xp.reshape(part, (-1, *part.shape[2:]))
-        for part in (x, mean, covariance, skew, first, second)
-    )
-    return TokenMoments(x, mean, covariance, skew, first, second, W_v, net._scale)
+    return TokenMoments.of(x, attention, gap, first, second, W_v, net._scale)

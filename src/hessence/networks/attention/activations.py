@@ -84,6 +84,13 @@ def from_top(values: Array, top: Array) -> Array:
     return values - xp.take_along_axis(whole, xp.broadcast_to(top, (*lead, 1)), axis=-1)
 
 
+def tokens_from_top(x: Array, top: Array) -> Array:
+    """Return how far tokens (B, n, d) are from the one at the top of each row, (B, n, n, d)."""
+    xp = api.array_namespace(x)
+    at_top = xp.take_along_axis(x, xp.broadcast_to(top, x.shape), axis=-2)
+    return x[:, None, :, :] - at_top[:, :, None, :]
+
+
 @dataclass(frozen=True)
 class _Rowwise:
     """An activation of single scores, as one of rows."""

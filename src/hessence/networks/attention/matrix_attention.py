@@ -26,7 +26,7 @@ from hessence.networks.attention._matrix_attention_hessian import (
     TokenMoments,
 )
 from hessence.networks.attention._rounding import layer_sizes
-from hessence.networks.attention.activations import Softmax, from_top
+from hessence.networks.attention.activations import Softmax, tokens_from_top
 from hessence.networks.attention.attention_network import AttentionNetwork, Sequences
 
 
@@ -128,29 +128,12 @@ class MatrixAttention(AttentionNetwork):
         """Return what the Hessian needs of each of the T tokens."""
         xp = api.array_namespace(batch.x)
         attention, top = self._weights_and_top(batch)
-        mean = xp.matmul(attention, batch.x)
-        f = xp.matmul(mean, self.W_v)
+        f = xp.matmul(xp.matmul(attention, batch.x), self.W_v)
         counts = batch.weights[..., None]
         first = counts * loss.first(f, batch.y)
         second = loss.second(f, batch.y)
         second = (counts if second.ndim == 3 else counts[..., None]) * second
-        # Tokens from the one with most attention, then from their mean, (B, n, n, d).
-        tokens = transpose(0 * attention[..., None] + batch.x[:, None, :, :])
-        gap = transpose(from_top(tokens, top[..., None, :] + 0 * top[..., None, :]))
+        # Tokens from the one with most attention, then from their mean.
+        gap = tokens_from_top(batch.x, top)
         gap = gap - xp.sum(attention[..., None] * gap, axis=-2, keepdims=True)
-        weighted = attention[..., None] * gap
-        # The third moment is only needed along the gradient in h, W_V φ′.
-        along = xp.matmul(gap, xp.matmul(first, transpose(self.W_v))[..., None])
-        flat = [
-            xp.reshape(part, (-1, *part.shape[2:]))
-            for part in (
-                batch.x,
-                mean,
-                xp.matmul(transpose(gap), weighted),
-                xp.matmul(transpose(gap), along * weighted),
-                first,
-                second,
-            )
-        ]
-        x, mean, covariance, skew, first, second = flat
-        return TokenMoments(x, mean, covariance, skew, first, second, self.W_v, self._scale)
+        return TokenMoments.of(batch.x, attention, gap, first, second, self.W_v, self._scale)

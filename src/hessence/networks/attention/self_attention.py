@@ -21,7 +21,7 @@ from hessence.networks.attention.edge import Edge, find_edge
 from hessence.networks.scalar.gram import Gram, gram
 
 CACHE = 2**15
-"""How many attention weights are worked on at a time."""
+"""How many attention weights one group of networks may have."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,9 @@ class AttentionStatistics:
 class SelfAttention(AttentionNetwork):
     r"""f(x) = w_V A(x) x with A = softmax(x ⟨w_Q, w_K⟩ xᵀ/√d_K) row by row.
 
-    The loss is 1/(2n) ‖f − y‖² for a sequence of n tokens, averaged over a batch of sequences; any
-    pointwise loss will do.
-    With the attention's moments m₁, m₂, m₃ at each token, the residual δ = f − y, and all sums
-    over tokens divided by n, :math:`\alpha = \|m_1\|^2`,
+    The loss is 1/(2n) ‖f − y‖² for a sequence of n tokens, averaged over a batch of sequences, or
+    any other pointwise loss. With the attention's moments m₁, m₂, m₃ at each token, the residual
+    δ = f − y, and all sums over tokens divided by n, :math:`\alpha = \|m_1\|^2`,
     :math:`\beta = (w_V m_1 + \delta)^\top(x\odot m_2)/\sqrt{d_K}`,
     :math:`\gamma = w_V\delta^\top(x\odot m_2)/\sqrt{d_K}` and
     :math:`\zeta = (w_V^2\|x\odot m_2\|^2 + w_V\delta^\top(x\odot x\odot m_3))/d_K` give all 2 d_K
@@ -144,11 +143,8 @@ class SelfAttention(AttentionNetwork):
         """Return the networks at an index into the batch dimensions."""
         if self.sink is None or not self.sink.ndim:
             return super().__getitem__(index)
-        return (
-            super(SelfAttention, self.with_sink(None))
-            .__getitem__(index)
-            ._like(sink=self.sink[index])
-        )
+        chosen = self._weights | {"sink": self.sink}
+        return self._like(**{name: array[index] for name, array in chosen.items()})
 
     def gradient(
         self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse", *, mask: Array = None
@@ -251,7 +247,7 @@ class SelfAttention(AttentionNetwork):
         xp = api.array_namespace(self.w_q)
         inner = self._gram.inner if inner is None else inner
         sink = self.sink if sink is None else sink
-        # Many networks are taken some at a time, so that their attention matrices fit in the cache.
+        # Networks are taken in groups whose attention matrices fit in the cache.
         count = int(inner.shape[0]) if inner.ndim else 1
         rest = max(1, math.prod(inner.shape[1:])) * math.prod(batch.x.shape) * batch.x.shape[1]
         stride = max(1, CACHE // rest)

@@ -8,9 +8,9 @@ normalisation acts on all of the spectrum, not on its outliers alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import array_api_compat as api
 import numpy as np
@@ -193,13 +193,8 @@ class BatchNormHessian(Hessian):
     def reference(self) -> Array:
         return self.signs
 
-    @property
-    def ggn(self) -> BatchNormHessian:
-        return BatchNormHessian(self.core.ggn, self.signs, "ggn", self.moved)
-
-    @property
-    def functional(self) -> BatchNormHessian:
-        return BatchNormHessian(self.core.functional, self.signs, "functional", self.moved)
+    def _only(self, part: Part, without: str) -> Self:
+        return replace(self, core=getattr(self.core, part), part=part)
 
     def trace(self) -> Array:
         return self.core.trace()
@@ -219,9 +214,7 @@ class BatchNormHessian(Hessian):
     @property
     def _of_data(self) -> Any:
         functional, ggn = self.moved
-        return (0.0 if self.part == "ggn" else functional) + (
-            0.0 if self.part == "functional" else ggn
-        )
+        return {"functional": functional, "ggn": ggn}.get(self.part, functional + ggn)
 
     def exact_spectrum(self) -> Spectrum:
         found, m = self.core.spectrum(), int(self.signs.shape[-1])
@@ -231,11 +224,10 @@ class BatchNormHessian(Hessian):
 
         zero = 0 * self.signs[..., :1]
         families = [f.of(None, self._of_data) for f in found.mapped(self._place, 1.0).families]
-        exact = to_numpy(zero)
-        families += [
-            Subspaces(("flat/norm",), lambda _: Columns(flat), m, values=zero, errors=lambda: exact)
-        ]
-        return Spectrum(families, found.method)
+        first = Subspaces(
+            ("flat/norm",), lambda _: Columns(flat), m, values=zero, errors=lambda: to_numpy(zero)
+        )
+        return Spectrum([*families, first], found.method)
 
     def _place(self, vectors: Array) -> Array:
         """Put vectors of the scalar network among all parameters."""

@@ -183,23 +183,28 @@ class Products(Hessian):
         first = own.start or 0
 
         def family(
-            label: str, isometry: Any, count: Any, errors: Callable[[], Numbers], *values: Array
+            label: str,
+            isometry: Any,
+            count: Any,
+            errors: Callable[[ProductRounding], Numbers],
+            *values: Array,
         ) -> Subspaces:
-            labels, stacked = (label,) * len(values), xp.stack(values, axis=-1)
             return Subspaces(
-                labels, lambda i: isometry(first + i), count, self.names[own], values=stacked,
-                errors=errors,
-            )  # fmt: skip
-
-        def rounding() -> ProductRounding:
-            return self._rounding.at(own)
-
-        def swap() -> Numbers:
-            return rounding().gradient
+                (label,) * len(values),
+                lambda i: isometry(first + i),
+                count,
+                self.names[own],
+                values=xp.stack(values, axis=-1),
+                errors=lambda: errors(self._rounding.at(own)),
+            )
 
         def bulk(isometry: Any, count: Any) -> list[Subspaces]:
-            signs = (1, -1)
-            return [family("bulk", partial(isometry, s), count, swap, s * gradient) for s in signs]
+            return [
+                family(
+                    "bulk", partial(isometry, sign), count, lambda r: r.gradient, sign * gradient
+                )
+                for sign in (1, -1)
+            ]
 
         match self.part:
             case "functional":
@@ -208,18 +213,18 @@ class Products(Hessian):
                 return [
                     family(
                         "outlier", self._direction, pairs,
-                        lambda: rounding().curved() + self._neglected, hessian * g.norm,
+                        lambda r: r.curved() + self._neglected, hessian * g.norm,
                     ),
                     family(
                         "flat", self._rest, 2 * units - pairs,
-                        lambda: 0 * rounding().height, 0 * gradient,
+                        lambda r: 0 * r.height, 0 * gradient,
                     ),
                 ]  # fmt: skip
         far = None if self.far_gradient is None else self.far_gradient[..., own]
         values = outlier_pair(g, gradient, hessian, far)
         outliers = family(
             "outlier", self._pair, pairs,
-            lambda: rounding().pair(*values) + self._neglected[..., None], *values,
+            lambda r: r.pair(*values) + self._neglected[..., None], *values,
         )  # fmt: skip
 
         def matrix(i: int) -> Array:
@@ -253,7 +258,14 @@ class Products(Hessian):
         return pair_isometry(*self._product(c))
 
     def _bulk(self, sign: int, c: int) -> Isometry:
-        return bulk_isometry(sign, *self._product(c))
+        """Embed copies z, as coordinates in the complement of w ± v, as (z, ±z)/√2."""
+        w, v, place = self._product(c)
+
+        def embed(copies: Array) -> Array:
+            half = HALF * Frame((w + sign * v)[..., None]).complement(copies)
+            return place(half, sign * half)
+
+        return Columns(embed)
 
     def _swap(self, sign: int, c: int) -> Isometry:
         """Embed any z as (z, ±z)/√2."""
@@ -289,16 +301,6 @@ def pair_isometry(w: Array, v: Array, place: Place) -> Isometry:
         return place(HALF * (plus + minus), HALF * (plus - minus))
 
     return embed
-
-
-def bulk_isometry(sign: int, w: Array, v: Array, place: Place) -> Isometry:
-    """Embed copies z, as coordinates in the complement of w ± v, as (z, ±z)/√2."""
-
-    def embed(copies: Array) -> Array:
-        half = HALF * Frame((w + sign * v)[..., None]).complement(copies)
-        return place(half, sign * half)
-
-    return Columns(embed)
 
 
 def _outlier_matrix(g: Gram, gradient: Array, loss_hessian: Array) -> Array:

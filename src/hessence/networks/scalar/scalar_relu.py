@@ -91,9 +91,9 @@ class ScalarReLU(ScalarNetwork, ProductNetwork):
                 "they count as dead, as in autodiff, and their directions as flat.",
                 KinkWarning,
             )
-        data = self._data(x, y)
+        data, g = self._data(x, y), self._coefficients
         objective = self._objective(data, loss)
-        squared, g = isinstance(objective.cells[0], Quadratic), self._coefficients
+        squared = isinstance(objective.cells[0], Quadratic)
         return self._cells.hessian(
             objective.gradient(g),
             objective.hessian(g),
