@@ -69,7 +69,10 @@ class TokenMoments:
         covariance = xp.matmul(transpose(gap), weighted)
         skew = xp.matmul(transpose(gap), along * weighted)
         parts = (x, xp.matmul(attention, x), covariance, skew, first, second)
-        return cls(*(xp.reshape(a, (-1, *a.shape[2:])) for a in parts), W_v, scale)
+        x, mean, covariance, skew, first, second = (
+            xp.reshape(part, (-1, *part.shape[2:])) for part in parts
+        )
+        return cls(x, mean, covariance, skew, first, second, W_v, scale)
 
     def of_part(self, part: Part) -> TokenMoments:
         """Return what the Hessian has, or one of its two parts: other derivatives are zero."""

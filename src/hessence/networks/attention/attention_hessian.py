@@ -149,8 +149,8 @@ class AttentionHessian(Hessian):
         """The block ζ u uᵀ + γ K."""
         s = self.scalars
 
-        def derivatives(_: Numbers) -> DerivativeErrors:
-            *_, gamma, zeta = (np.asarray(error)[..., None] for error in self._errors)
+        def derivatives(slack: Numbers) -> DerivativeErrors:
+            gamma, zeta = (np.asarray(error)[..., None] for error in self._errors[2:])
             size = np.abs(to_double(s.zeta))[..., None]
             return DerivativeErrors(gamma, np.sqrt(size), np.sqrt(zeta))
 

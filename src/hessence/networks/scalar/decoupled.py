@@ -97,12 +97,13 @@ class DecoupledInputs(_Decoupled):
 
     def _objective(self, data: Moments, loss: str | PointwiseLoss) -> Any:
         found, inputs = vector_objective(data, loss), data.dimensions[0]
-        if not (isinstance(found.whole, MatrixQuadratic) and _is_diagonal(data.xx, 0)):
+        squared = found.whole
+        if not (isinstance(squared, MatrixQuadratic) and _is_diagonal(data.xx, 0)):
             return found
         # Each input is a scalar network of its own, and as accurate as one; together they have the
         # least loss, of which each is given the same share.
         variance = api.array_namespace(data.xx).linalg.diagonal(data.xx)
-        return Quadratic(variance, data.yx[0, :], lambda: found.whole.solution[1] / inputs)
+        return Quadratic(variance, data.yx[0, :], lambda: squared.solution[1] / inputs)
 
 
 class DecoupledOutputs(_Decoupled):
