@@ -39,18 +39,29 @@ class Quadratic:
 
     def gradient(self, coefficients: Array) -> Array:
         """Return δ = σ² g − c, also near the solution, where the rounding of σ² g would show."""
-        fitted, lost = exact_product(self.variance + 0 * coefficients, coefficients)
+        fitted, lost = self._fitted(coefficients)
         return (fitted - self.covariance) + lost
 
     def far_gradient(self, coefficients: Array) -> Array:
         """Return δ + 2σ² g = 3σ² g − c, also near a third of the solution, where it vanishes."""
-        fitted, lost = exact_product(self.variance + 0 * coefficients, coefficients)
+        fitted, lost = self._fitted(coefficients)
         gap, lost_too = exact_sum(fitted, -(self.covariance + 0 * fitted))
         return (2 * fitted + gap) + (lost_too + 3 * lost)
 
     def hessian(self, coefficients: Array) -> Array:
         """Return σ²."""
-        return self.variance + 0 * coefficients
+        return self.variance + 0 * self._promoted(coefficients)
+
+    def _fitted(self, coefficients: Array) -> tuple[Array, Array]:
+        """Return σ² g, and what its rounding has lost."""
+        g = self._promoted(coefficients)
+        return exact_product(self.variance + 0 * g, g)
+
+    def _promoted(self, coefficients: Array) -> Array:
+        # PyTorch lets numbers, unlike arrays, have no say in the precision of a result.
+        xp = api.array_namespace(coefficients)
+        wider = xp.result_type(coefficients.dtype, self.variance.dtype)
+        return xp.astype(coefficients, wider, copy=False)
 
 
 @dataclass(frozen=True)
