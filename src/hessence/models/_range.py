@@ -205,21 +205,15 @@ class HessianRange:
                 self._other |= own
                 continue
             self._uses[call.weight].add(call.bias)
-            if call.weight not in self.matrices:
-                self.matrices[call.weight] = Matrix(call.weight, call.bias, self._shape(call))
-            matrix = self.matrices[call.weight]
+            weight, groups = call.options["weight"], call.options.get("groups", 1)
+            shape = groups, len(weight) // groups, weight[0].numel() + (call.bias is not None)
+            new = Matrix(call.weight, call.bias, shape)
+            matrix = self.matrices.setdefault(call.weight, new)
             # Layers of several kinds use the same weight as matrices of different shapes.
-            if matrix.shape != self._shape(call) or matrix.bias != call.bias:
-                self._other |= own
-            else:
+            if (matrix.shape, matrix.bias) == (shape, call.bias):
                 matrix.add(call, gradient)
-
-    @staticmethod
-    def _shape(call: Call) -> tuple[int, int, int]:
-        weight = call.options["weight"]
-        groups = call.options.get("groups", 1) if call.kind == "convolution" else 1
-        width = weight[0].numel() + (call.bias is not None)
-        return groups, len(weight) // groups, width
+            else:
+                self._other |= own
 
 
 class Coordinates:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from hessence._common.files import Saved
+from hessence._common.messages import table_lines
 from hessence._common.schema import require_fields
 from hessence.models._range import HessianRange, NoRange
 from hessence.models.criterion import Reduction
@@ -13,17 +14,17 @@ from hessence.models.model_matrices import hessian
 
 
 class FlatLayer(NamedTuple):
-    """What the Hessian sees of a layer.
+    """The flat directions of a layer.
 
     Attributes
     ----------
     name : str
-        The layer, or the parameter where it is on its own.
+        The layer, or the parameter if it belongs to none.
     parameters : int
-        How many numbers the layer has.
+        How many parameters the layer has.
     r_h, r_delta : int or None
-        The ranks of what the layer takes, and of the gradients at what it makes, over all samples
-        and positions; of several groups, added up. None where no theorem is known.
+        The ranks of the layer's inputs, and of the gradients at its outputs, over all samples and
+        positions, added up over groups. None where no theorem is known.
     flat : int
         The number of its directions that are exactly flat.
     """
@@ -68,14 +69,9 @@ class FlatDirections(Saved, kind="flat-directions"):
         return cls(tuple(FlatLayer(**layer) for layer in data["layers"]))
 
     def __repr__(self) -> str:
-        rows: list[tuple[str, ...]] = [("layer", "parameters", "r_h", "r_delta", "flat")]
-        rows += [tuple("–" if cell is None else str(cell) for cell in row) for row in self.layers]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            f"  {row[0]:<{widths[0]}}"
-            + "".join(f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
-            for row in rows
-        ]
+        rows = [["–" if cell is None else str(cell) for cell in row] for row in self.layers]
+        headings = ("layer", "parameters", "r_h", "r_delta", "flat")
+        lines = table_lines(headings, rows, len(rows), left=1)
         return "\n".join([f"{self.total} of {self.size} eigenvalues are exactly zero", *lines])
 
 
@@ -108,8 +104,8 @@ def flat_directions(
     Returns
     -------
     FlatDirections
-        ``total``, and ``layers``, a table. One gradient of the loss and some small decompositions
-        for each layer are all that it takes.
+        ``total``, and ``layers``, a table. It takes one gradient of the loss, and some small
+        decompositions for each layer.
 
     Notes
     -----

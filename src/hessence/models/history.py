@@ -93,7 +93,7 @@ def _column(name: str, meaning: str, dtype: type = float, *, rows: bool = False)
     """Return a property of a history with one number for each record, or k of them in `rows`."""
 
     def column(self: History) -> Numbers:
-        found = np.asarray([getattr(record, name) for record in self.records], dtype=dtype)
+        found: Numbers = np.asarray([getattr(record, name) for record in self.records], dtype=dtype)
         return found.reshape(len(self), self.k) if rows else found
 
     return property(column, doc=meaning)

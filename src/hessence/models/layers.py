@@ -17,7 +17,7 @@ Groups = Literal["layer", "parameter"]
 Of = Literal["hessian", "ggn"]
 
 ROOT = "(model)"
-"""What the group of parameters is called that belong to the model itself, not to a layer in it."""
+"""The name of the group of parameters that belong to the model itself, not to a layer in it."""
 
 SHOWN = 4
 """How many eigenvalues of a group are printed."""
@@ -46,9 +46,8 @@ class LayerSpectra(dict[str, Eigenpairs], Saved, kind="layer-spectra"):
 
     @classmethod
     def _rebuilt(cls, data: dict[str, Any]) -> Self:
-        return cls(
-            {name: Eigenpairs.from_dict(pairs) for name, pairs in dict(data["groups"]).items()}
-        )
+        groups = dict(data["groups"])
+        return cls({name: Eigenpairs.from_dict(pairs) for name, pairs in groups.items()})
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the eigenvalues of each group, on a logarithmic scale if all of them are positive.
@@ -71,7 +70,7 @@ class LayerSpectra(dict[str, Eigenpairs], Saved, kind="layer-spectra"):
 
 
 def _row(name: str, pairs: Eigenpairs) -> tuple[str, str, str, str]:
-    """Return what is printed of a group; what is not resolved is marked."""
+    """Return the cells of a group's row; ``!`` marks a group that is not resolved."""
     values = [f"{value:.4g}" for value in to_numpy(pairs.eigenvalues)]
     if len(values) > SHOWN:
         values = [*values[: SHOWN - 1], "…", values[-1]]
@@ -151,8 +150,7 @@ def layer_spectra(
     spectra = LayerSpectra()
     for group, members in chosen.items():
         part = whole.restrict(members)
-        count = min(k, part.shape[0])
-        spectra[group] = eigenpairs(part, k=count, which=which, tol=tol, rng=rng)
+        spectra[group] = eigenpairs(part, min(k, part.shape[0]), which=which, tol=tol, rng=rng)
     return spectra
 
 

@@ -53,15 +53,11 @@ def _is_identity(module: nn.Module) -> bool:
 
 
 def unwrap(model: Any) -> nn.Module:
-    """Look through wrappers for data-parallel training and compilation."""
-    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
-    while True:
-        if isinstance(model, wrappers):
-            model = model.module
-        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
-            model = model._orig_mod
-        else:
-            break
+    """Return the model inside wrappers for data-parallel training and compilation."""
+    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        return unwrap(model.module)
+    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        return unwrap(model._orig_mod)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
     return model
@@ -209,20 +205,15 @@ class ModelState:
 
 
 class _Buffer:
-    """A buffer, and its values as they were."""
+    """A buffer, with a copy of its values if they can be compared and it is no parameter too."""
 
     def __init__(self, tensor: Tensor | None) -> None:
         self.tensor, self._values = tensor, None
-        if tensor is not None and _may_change(tensor):
+        if tensor is None or isinstance(tensor, nn.Parameter):
+            return
+        if tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_nested:
             self._values = tensor.detach().clone()
 
     def restore(self) -> None:
         if self._values is not None and not torch.equal(self.tensor, self._values):
             self.tensor = self._values.clone()
-
-
-def _may_change(tensor: Tensor) -> bool:
-    """Whether a buffer can be compared, and is not a parameter too."""
-    if isinstance(tensor, nn.Parameter):
-        return False
-    return tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_nested

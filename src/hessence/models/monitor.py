@@ -149,8 +149,9 @@ class Monitor:
         if ggn and isinstance(self._hessian.problem.criterion, PairCriterion):
             self._trackers["ggn"] = Tracker(int(k), float(tol), int(remember))
         self._last: int | None = None
-        self._files = None if path is None else MonitorFiles(path)
-        if self._files is not None:
+        self._files = None
+        if path is not None:
+            self._files = MonitorFiles(path)
             self._history, states = self._files.load(self._history)
             for name, tracker in self._trackers.items():
                 tracker.restore(states.get(name, {}), self._hessian.reference, size)
@@ -219,8 +220,9 @@ class Monitor:
             found = trace(H, self._trace, self._rng)
             value, stderr, spent = found.value, found.stderr, found.products
         H.release()
+        without_ggn = "ggn" not in self._trackers
         linear = _nothing(self._history.k)
-        if "ggn" in self._trackers:
+        if not without_ggn:
             linear = self._top("ggn", H.ggn, index, loss)
             H.ggn.release()
         return Measurement(
@@ -236,8 +238,8 @@ class Monitor:
             products=top.products,
             ggn_products=linear.products,
             trace_products=spent,
-            converged=top.converged and (linear.converged or "ggn" not in self._trackers),
-            checked=top.checked and (linear.checked or "ggn" not in self._trackers),
+            converged=top.converged and (linear.converged or without_ggn),
+            checked=top.checked and (linear.checked or without_ggn),
         )
 
     def _require_same_parameters(self) -> None:
