@@ -10,8 +10,8 @@ and where the recurrence has ended, the rule is the measure itself. Over N vecto
 
 .. math:: P\Bigl(\sup_x |\overline{\mu_v}(x) - \Phi(x)| > t\Bigr) \le 2n\, e^{-N(n + 2) t^2}
 
-(Chen, Trogdon & Ubaru, ICML 2021), for all x at once. What rounding has done to the recurrence is
-an operator that differs by little, so that it moves x by no more (Weyl).
+(Chen, Trogdon & Ubaru, ICML 2021), for all x at once. With rounding, the recurrence is that of a
+slightly different operator, whose eigenvalues are moved by as little (Weyl).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def deviation(size: float, probes: int, level: float) -> float:
 
 
 def _ended(rules: Rules) -> Numbers:
-    """Tell which rules are exact: their companions are the same, but for what fills the rows."""
+    """Tell which rules are exact: their companions are the same, apart from the padding."""
     steps = rules.nodes.shape[1]
     alike = rules.companion_nodes[:, :steps] == rules.nodes
     alike &= rules.companion_weights[:, :steps] == rules.weights

@@ -20,20 +20,20 @@ FINEST = 256
 """The smallest default width is the spectrum's extent divided by this."""
 
 MOST_NODES = 2**12
-"""More eigenvalues than this are first put together in bins, finer than the width by 64."""
+"""More eigenvalues than this are first collected in bins, BINS to a width."""
 
 BINS = 64
 
 MARGIN = 5
-"""How many widths the grid goes on beyond the ends."""
+"""How many widths the grid extends beyond the ends."""
 
 POINTS, MOST_POINTS = 1024, 2**16
-"""How many points the grid has, and how many at most where a small width needs more."""
+"""The least and the largest number of points of the grid."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Density(Saved, kind="density"):
-    r"""The density of an operator's eigenvalues, smoothed, with a band that tells how well known.
+    r"""The density of an operator's eigenvalues, smoothed, with a band for its error.
 
     All arrays are NumPy's, in float64.
 
@@ -127,22 +127,12 @@ class Density(Saved, kind="density"):
     def share(self, x: Any, *, level: float = 0.95) -> tuple[Any, Any]:
         """Return proved bounds on the share of eigenvalues that are at most x.
 
-        They hold for all x at once, but for a probability of 1 − `level`; where all eigenvalues are
-        known, they hold for certain. Unlike ``band`` they are about the eigenvalues themselves, not
-        a smoothed density. More probes narrow them by 1/√probes, more steps as far as these
-        resolve x; a large operator needs few probes.
+        They hold for all x at once with probability `level`, and for certain where all eigenvalues
+        are known. Unlike ``band`` they are about the eigenvalues, not a smoothed density. They
+        narrow with 1/√probes, and with more steps as far as these resolve x; a large operator needs
+        few probes.
 
-        Parameters
-        ----------
-        x : number or array
-            Where to count; infinity is allowed.
-        level : float
-            The probability with which the bounds hold.
-
-        Returns
-        -------
-        lower, upper : float or array
-            Of the shape of x.
+        Here x is a number or an array, possibly infinite; both bounds have its shape.
 
         Examples
         --------
@@ -213,19 +203,9 @@ class Density(Saved, kind="density"):
     ) -> Any:  # fmt: skip
         """Draw density and band on a logarithmic scale; needs ``hessence[plot]``. Returns the axes.
 
-        Several densities fit on the same axes. Their heights can be compared if all of them were
-        smoothed alike: give ``hs.density`` the same ``width``.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Where to draw; new ones if not given.
-        eigenvalues : array, optional
-            Eigenvalues that are known, as from ``hs.eigenpairs``, to be marked along the bottom.
-        label : str, optional
-            What the legend calls the density; if not given, it tells the width.
-        color : optional
-            A colour as matplotlib has them; if not given, one that no line on the axes has yet.
+        Known `eigenvalues`, as from ``hs.eigenpairs``, are marked along the bottom. The legend says
+        `label`, by default the width; the default `color` is a new one. Several densities fit on
+        the same axes; compare their heights only if they have the same ``width``.
         """
         from hessence.plotting.density import draw_density
 

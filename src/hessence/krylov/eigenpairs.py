@@ -39,20 +39,20 @@ SMALL = 64
 """Operators up to this order are solved densely."""
 
 DENSE_ENTRIES = 2**23
-"""If all matrices have no more entries, n products without convergence lead to the dense route."""
+"""Matrices of at most this many entries are solved densely if n products have not converged."""
 
 CONFIDENCE = 0.995
 """How sure ``eigenpairs`` is by default that no copy of a multiple eigenvalue was overlooked. At
 0.999 the search after a top ten took one or two products more than at 0.99."""
 
 COLUMNS = 512
-"""How many columns are computed at a time."""
+"""How many columns one product computes."""
 
 SAMPLED = 4096
-"""How many numbers of a start tell it from others, at least."""
+"""At least this many numbers of a start go into its checksum."""
 
 STORED, GROWTH = 2**24, 8
-"""A basis that is full grows by this factor at most, while it has no more entries than this."""
+"""A full basis grows up to STORED entries, but at most by the factor GROWTH."""
 
 
 def eigenpairs(
@@ -300,11 +300,11 @@ def _outcome(found: RitzPairs, request: Request, least: float) -> tuple[Outcome,
 
 
 def _independent_of(start: Array, rng: Any) -> np.random.Generator:
-    """Return the source that a user means, or another one if a start may have come from it.
+    """Return a generator for the user's seed, or another one if a start may have come from it.
 
-    A start is often the result of an earlier call with the same seed. Of a multiple eigenvalue it
-    then has the very copy that the numbers to come would lead to, and they would find no other.
-    A generator goes on from call to call, and is taken as it is.
+    A start is often the result of an earlier call with the same seed. The same random numbers would
+    then lead to the copies of a multiple eigenvalue that the start already has, and find no other.
+    A generator continues from call to call, and is taken as it is.
     """
     source = generator(rng)
     if start is None or source is rng:

@@ -1,4 +1,4 @@
-"""What is asked of an iteration, the Ritz pairs that it hands back, and how it ended."""
+"""What an iteration is asked for, the Ritz pairs that it returns, and how it ended."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hessence._common.arrays import Array, Numbers, epsilon, to_numpy
 from hessence._common.files import KINDS
 
 SINGLE, DOUBLE = 16, 256
-"""Residuals below this many ε · ‖H‖ are not asked for: rounding keeps them there. In single
-precision that is the rounding of products alone, since recurrences are in double precision."""
+"""Rounding lets no residual fall below this many ε · ‖H‖, so that none is asked for. In single
+precision only products are rounded, since recurrences are in double precision."""
 
 ROUNDING = 16
 """What rounding may add to an error, in ε · ‖H‖; restarts add to that."""
@@ -31,7 +31,7 @@ def require_top(which: str, values: Array, size: int) -> None:
 
 
 def preference(values: Numbers, which: Which) -> Numbers:
-    """Order ascending values (*batch, m) by how much they are asked for, the most wanted first.
+    """Return the order of ascending values (*batch, m) that puts the most wanted first.
 
     Examples
     --------
@@ -95,9 +95,7 @@ class RitzPairs:
 
 
 class Outcome(Enum):
-    """The ways in which an iteration ends.
-
-    The text of a member is the sentence that a user reads, and the remedy that it ends with.
+    """How an iteration ended, as the sentence that a user reads and its remedy.
 
     Examples
     --------
@@ -143,12 +141,12 @@ class Outcome(Enum):
 
     @property
     def sentence(self) -> str:
-        """What happened, with places for the numbers of the case."""
+        """What happened, with placeholders for numbers."""
         return self.value[0]
 
     @property
     def remedy(self) -> str:
-        """What to do next; empty where nothing needs to be done."""
+        """What to do next, or an empty text."""
         return self.value[1]
 
     @property
