@@ -62,10 +62,9 @@ class TorchCriterion(PairCriterion):
     def __init__(self, loss: nn.Module, target: Any = None) -> None:
         # A copy, since the user may change its weights.
         self._loss = copy.deepcopy(loss)
-        self.averaged = loss.reduction != "sum"
+        self._loss.reduction = "sum"
+        self.averaged, self._batchmean = loss.reduction != "sum", loss.reduction == "batchmean"
         self.separable = not _weighs_samples(loss, target)
-        self._sum = copy.copy(self._loss)
-        self._sum.reduction = "sum"
 
     @classmethod
     def knows(cls, loss: Any) -> bool:
@@ -76,16 +75,14 @@ class TorchCriterion(PairCriterion):
         return type(loss).forward in own
 
     def doubled(self) -> Self:
-        """Return the same for predictions in double precision."""
         twin = copy.copy(self)
         twin._loss = copy.deepcopy(self._loss).double()
-        twin._sum = copy.deepcopy(self._sum).double()
         return twin
 
     def sum(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the sum that PyTorch's mean divides."""
         self._require_shapes(prediction, target)
-        total: Tensor = self._sum(prediction, target)
+        total: Tensor = self._loss(prediction, target)
         return total
 
     def count(self, prediction: Tensor, target: Tensor) -> float:
@@ -93,7 +90,7 @@ class TorchCriterion(PairCriterion):
         loss = self._loss
         if isinstance(loss, CLASSWISE):
             return _class_weights(loss, prediction, target)
-        if isinstance(loss, ELEMENTWISE) and loss.reduction != "batchmean":
+        if isinstance(loss, ELEMENTWISE) and not self._batchmean:
             return float(prediction.numel())
         unbatched = isinstance(loss, SAMPLEWISE) and prediction.ndim == 1
         return 1.0 if unbatched else float(prediction.shape[0])
@@ -116,8 +113,12 @@ class TorchCriterion(PairCriterion):
         _require_tensor(prediction)
         if isinstance(self._loss, ELEMENTWISE):
             _require_same_shape(prediction, target)
-        if isinstance(self._loss, (nn.BCELoss, nn.BCEWithLogitsLoss)):
-            _require_real(target)
+        binary = isinstance(self._loss, (nn.BCELoss, nn.BCEWithLogitsLoss))
+        if binary and not target.is_floating_point():
+            raise ValueError(
+                "data: the target must hold real numbers for this loss, got "
+                f"{dtype_name(target)}: use y.float()."
+            )
         if isinstance(self._loss, CLASSWISE):
             _require_classes(prediction, target, self._loss)
 
@@ -168,20 +169,10 @@ def as_criterion(
     closure: bool | None = None,
     several: bool = False,
 ) -> Criterion:
-    """Find out what kind of loss this is.
+    """Find out what kind of loss this is; the arguments are those of ``hs.hessian``.
 
-    Parameters
-    ----------
-    loss : None, str, torch.nn loss, PointwiseLoss or callable
-        None and ``"mse"`` are ½ E‖f − y‖².
-    batch : object
-        The first batch. With one that is not a pair (input, target) a function is a closure.
-    reduction : {"mean", "sum"}, optional
-        What a function or closure returns for a batch.
-    closure : bool, optional
-        Whether a function is one of (model, batch), where batches are pairs.
-    several : bool
-        Whether there are more batches than this one.
+    `batch` is the first one, and `several` says whether there are more. If it is not a pair (input,
+    target), a function is a closure.
     """
     if reduction not in (None, *get_args(Reduction)):
         raise ValueError(f'reduction must be "mean", "sum" or None, got {reduction!r}.')
@@ -270,14 +261,6 @@ def _require_same_shape(prediction: Any, target: Tensor) -> None:
         hint = "" if target.is_floating_point() else "; class numbers need a loss for them"
         raise ValueError(
             f"data: the target must have the prediction's shape {wanted}, got {got}{hint}."
-        )
-
-
-def _require_real(target: Tensor) -> None:
-    if not target.is_floating_point():
-        raise ValueError(
-            f"data: the target must hold real numbers for this loss, got {dtype_name(target)}: use "
-            "y.float()."
         )
 
 

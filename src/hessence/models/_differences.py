@@ -71,12 +71,9 @@ class Differences:
                 break
 
     def refine(self, rounding: Callable[[Tensor], float]) -> None:
-        """Take smaller steps, as far as rounding lets them tell more, and count it.
+        """Take smaller steps while rounding lets them tell more, and add it to the errors.
 
-        Parameters
-        ----------
-        rounding : callable
-            d ↦ a bound on what rounding does to g(θ + d).
+        `rounding` maps d to a bound on what rounding does to g(θ + d).
         """
         noise: list[float] = []
         for i in range(REFINED):

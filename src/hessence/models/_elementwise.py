@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from hessence._common.arrays import Numbers
+from hessence.models.model_layers import linear_arguments
 
 HOMOGENEOUS = frozenset({
     "abs", "abs_", "clone", "contiguous", "dropout", "leaky_relu", "leaky_relu_", "neg", "neg_",
@@ -158,15 +159,14 @@ class Tape(TorchFunctionMode):  # type: ignore[misc]
         if func is torch.nn.functional.linear:
             return self._linear(func, args, kwargs)
         result = func(*args, **kwargs)
-        leaves = tree_leaves((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         if self.output is None and made and any(id(t) in self._places for t in tensors):
             self._note(func, args, kwargs, tensors, made)
         return result
 
     def _linear(self, func: Any, args: Any, kwargs: Any) -> Any:
-        given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+        given = linear_arguments(args, kwargs)
         result = func(*args, **kwargs)
         if given["weight"] is self.first:
             self.calls += 1

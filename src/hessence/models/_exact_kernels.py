@@ -9,7 +9,7 @@ all of them together; that is not worth their code.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any
@@ -189,35 +189,30 @@ REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def _let_checkpoints_rest() -> None:
-    """Let ``torch.utils.checkpoint`` do nothing but call its function in a thread that is in a run.
+    """Let ``torch.utils.checkpoint`` only call its function in a thread that is in a run.
 
     Models import it under names of their own, so the functions inside of it are replaced, once and
-    for good. In any other thread, and after a run, they do what they did.
+    for good. In any other thread, and after a run, they do what they did before.
     """
     without = "_checkpoint_without_reentrant_generator"
-    for name in (without, f"{without}_impl"):
-        if hasattr(checkpoint, name):
-            setattr(checkpoint, name, _resting(getattr(checkpoint, name)))
     reentrant = checkpoint.CheckpointFunction
     apply = reentrant.apply
+
+    def resting(generator: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(generator)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            # PyTorch asks it once before the call and once after: nothing is done.
+            return iter([None]) if _running() else generator(*args, **kwargs)
+
+        return made
 
     def called(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
         return function(*args) if _running() else apply(function, preserve, *args)
 
+    for name in (without, f"{without}_impl"):
+        if hasattr(checkpoint, name):
+            setattr(checkpoint, name, resting(getattr(checkpoint, name)))
     reentrant.apply = staticmethod(called)
-
-
-def _resting(generator: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(generator)
-    def made(*args: Any, **kwargs: Any) -> Any:
-        return _nothing() if _running() else generator(*args, **kwargs)
-
-    return made
-
-
-def _nothing() -> Iterator[None]:
-    """Do nothing before and after the function that has a checkpoint is called."""
-    yield
 
 
 def _running() -> bool:

@@ -73,7 +73,7 @@ def by_autograd(total: Callable[[Tensor], Tensor], prediction: Tensor) -> LossHe
     def differentiated() -> Tensor | None:
         value = total(z)
         if not value.requires_grad:
-            _require_constant(total, z.detach(), value)
+            require_constant(total(z.detach() + irregular(z.detach())), value, "prediction")
             return None
         found: Tensor = torch.autograd.grad(value, z, create_graph=True, materialize_grads=True)[0]
         return found
@@ -105,12 +105,11 @@ def sample_blocks(multiply: LossHessian, prediction: Tensor, samples: int) -> Te
     return (found + found.mT) / 2
 
 
-def _require_constant(total: Callable[[Tensor], Tensor], z: Tensor, value: Tensor) -> None:
-    """Refuse a loss that depends on the prediction without PyTorch knowing."""
-    there = total(z + irregular(z))
-    if not torch.equal(there.detach(), value.detach()):
+def require_constant(there: Tensor, here: Tensor, what: str) -> None:
+    """Refuse a loss without a derivative that is another one where `what` has moved."""
+    if not torch.equal(there.detach(), here.detach()):
         raise ValueError(
-            "loss has no derivative, but changes with the prediction: it was detached, or computed "
+            f"loss has no derivative, but changes with the {what}: it was detached, or computed "
             "under torch.no_grad()."
         )
 

@@ -46,12 +46,10 @@ def cross_entropy(
 ) -> Tensor:
     """Return −Σ_k t_k log p_k for classes or probabilities t, as ``F.cross_entropy`` does."""
     classes = 1 if input.ndim > 1 else 0
-    reduction = _named(reduction, size_average, reduce)
     logarithms = log_softmax(input, classes)
     if not target.is_floating_point() and not label_smoothing:
-        return F.nll_loss(
-            logarithms, target, weight, ignore_index=ignore_index, reduction=reduction
-        )
+        return F.nll_loss(logarithms, target, weight, size_average, ignore_index, reduce, reduction)
+    reduction = _named(reduction, size_average, reduce)
     count = input.shape[classes]
     along = [1] * input.ndim
     along[classes] = count

@@ -61,7 +61,7 @@ class ModelCopy:
     owned : bool
         Whether this is a copy, and not the user's model.
     version : int
-        How many states it has loaded. Graphs of an earlier one are of no use.
+        How many states it has loaded. Graphs of an earlier one are useless.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ModelCopy:
         self._state, self._in_use = ModelState(model), False
 
     def _lower_flags(self) -> list[tuple[nn.Module, str]]:
-        """Clear flags of layers that must not be set, and return those that were."""
+        """Clear flags of layers that must not be set, and return those that were set."""
         lowered: list[tuple[nn.Module, str]] = []
         for module in self.model.modules():
             # A gradient that depends on how often a word occurs is not that of the loss.
@@ -131,7 +131,7 @@ class ModelCopy:
     def copy_along(self, thing: Thing) -> Thing:
         """Return a copy of a thing in which our model takes the place of the user's.
 
-        Only until the first run, since what is needed for it is then let go.
+        Only before the first run, which drops what this needs.
         """
         return _deep_copy(thing, self._memo) if self.owned else thing
 
@@ -164,7 +164,7 @@ class ModelCopy:
     def _begin(self) -> list[tuple[nn.Module, str]]:
         """Start from the same state as every run, and return which flags were lowered for it."""
         self._memo = {}
-        if self._in_use:  # an interrupt has come while the last run was undone
+        if self._in_use:  # an interrupt came while the last run was being undone
             self._state.restore()
         if self.owned:
             return []
@@ -173,20 +173,14 @@ class ModelCopy:
         self._state = ModelState(self.model)
         return lowered
 
-    def clone(self) -> ModelCopy:
-        """Return another copy in the same state."""
-        return self._twin(lambda model: model)
-
-    def double(self) -> ModelCopy:
-        """Return another copy in double precision."""
-        return self._twin(nn.Module.double)
-
-    def _twin(self, change: Callable[[Any], nn.Module]) -> ModelCopy:
+    def clone(self, *, double: bool = False) -> ModelCopy:
+        """Return another copy in the same state, perhaps in double precision."""
         memo = {id(t): t for t in self.parameters.foreign}
         twin = copy.copy(self)
         twin._lock, twin.owned = threading.RLock(), True
         with outside_inference():
-            twin._own(change(_deep_copy(self.model, memo)), self.parameters)
+            model = _deep_copy(self.model, memo)
+            twin._own(model.double() if double else model, self.parameters)
         return twin
 
     def elsewhere(self) -> ModelCopy:
@@ -201,7 +195,7 @@ class ModelCopy:
     def move(self, values: Sequence[Tensor]) -> None:
         """Write other values to the model's parameters, in place.
 
-        Graphs made before are of no use then. Tensors from elsewhere stay as they are.
+        Graphs made before are then useless. Tensors from elsewhere stay as they are.
         """
         parameters = self.parameters
         with torch.no_grad():
@@ -212,8 +206,8 @@ class ModelCopy:
     def load(self, model: Any) -> None:
         """Bring the copy to the state that the user's model has now, in place.
 
-        Parameters, buffers, modes, and numbers and texts that layers hold are taken over. Graphs
-        made before are of no use then.
+        It takes over parameters, buffers, modes, and numbers and strings that layers hold. Graphs
+        made before are then useless.
         """
         self.version += 1
         if not self.owned:
@@ -241,7 +235,8 @@ class ModelCopy:
 
         There should be none of the latter: a run that uses them reaches past its copy.
         """
-        leaves = _graph_leaves(total)
+        nodes = graph_uses([total])
+        leaves = {id(total), *(id(node.variable) for node in nodes if hasattr(node, "variable"))}
         parameters = self.parameters
         ours = {id(t): name for name, t in zip(parameters.names, parameters.leaves, strict=True)}
         past = [
@@ -285,7 +280,7 @@ class ModelCopy:
 
 
 def _load_simple(module: nn.Module, live: nn.Module) -> None:
-    """Take over a module's flags, numbers and texts."""
+    """Copy a module's flags, numbers and strings."""
     if isinstance(module, torch.jit.ScriptModule):
         return
     home = vars(module)
@@ -296,13 +291,6 @@ def _load_simple(module: nn.Module, live: nn.Module) -> None:
 
 def _shapes(model: nn.Module) -> dict[str, torch.Size]:
     return {name: parameter.shape for name, parameter in model.named_parameters()}
-
-
-def _graph_leaves(total: Tensor) -> set[int]:
-    """Return the identities of the tensors that a graph begins with."""
-    if total.grad_fn is None:
-        return {id(total)}
-    return {id(node.variable) for node in graph_uses([total]) if hasattr(node, "variable")}
 
 
 def _deep_copy(thing: Thing, memo: dict[int, Any]) -> Thing:

@@ -184,7 +184,7 @@ class ModelOperator(Operator):
         """Test that the loss is the same twice, and that products are symmetric and right.
 
         Right is what finite differences of the gradient say, up to the errors of both, rounding
-        inside of the model among them (``hessence.models.rounding``). Differences are taken
+        inside the model among them (``hessence.models.rounding``). Differences are taken
         in double precision, if the model can be run in it. On the first batch only. For a function
         or closure on several batches, the loss of two batches together is also compared with what
         was said about it (`reduction`).
@@ -196,7 +196,7 @@ class ModelOperator(Operator):
     def require_sound(self) -> None:
         """Refuse a loss that is random or not finite, and warn of products that look wrong."""
         checked = self.check()
-        self.problem.take_for_steady()
+        self.problem.steady = True
         refused = not checked.deterministic or not checked.finite
         message = f"products are suspect: {checked.message}"
         if refused:
@@ -226,7 +226,7 @@ class ModelOperator(Operator):
 
     @recordable
     def rounding(self) -> float:
-        """Return an estimate of the spectral norm of what rounding inside of the model does.
+        """Return an estimate of the spectral norm of what rounding inside the model does.
 
         Products whose operations are rounded otherwise, at random, are compared with products, and
         the largest difference is multiplied by 8: see ``hessence.models.rounding``.
@@ -250,7 +250,7 @@ class ModelOperator(Operator):
         self._watcher = callback
 
     def release(self) -> None:
-        """Let go of all kept graphs; they are built again when needed."""
+        """Drop all kept graphs; they are built again when needed."""
         self._graphs.release()
 
     @staticmethod

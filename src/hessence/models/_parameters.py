@@ -27,7 +27,7 @@ class Parameters:
     leaves : tuple of Tensor
         The tensors.
     aliases : dict
-        The further names of tensors that a model has in several places, with the name they go by.
+        For tensors that a model has in several places: further names, with the one in `names`.
     outside : frozenset of str
         The names of tensors that are not the model's.
     """
@@ -53,10 +53,10 @@ class Parameters:
             The model.
         params : None, str, tensor, module, or sequence of them
             Patterns of names, such as ``"blocks.*.attn.*"``: a pattern also takes all that is
-            inside of what it matches, so ``"blocks.0"`` is a whole block. Or parts of the model, or
+            inside what it matches, so ``"blocks.0"`` is a whole block. Or parts of the model, or
             tensors: its parameters, or others that the loss depends on and that require gradients.
-            By default all parameters that require gradients. Those of the model are put into its
-            order, and others after them.
+            By default all parameters that require gradients. The model's own come first, in its
+            order.
         """
         named = dict(model.named_parameters())
         for name, parameter in named.items():

@@ -16,8 +16,8 @@ from hessence.models._criteria import PointwiseCriterion, as_criterion, is_own
 from hessence.models._exact_kernels import outside_inference
 from hessence.models._feed_forward import Chain, FeedForwardGraph
 from hessence.models._model_copy import ModelCopy
-from hessence.models._products import Graph, Graphs, gradients
-from hessence.models.batch_parts import CHUNK_BYTES, graph_bytes, rebuilt
+from hessence.models._products import Graph, Graphs, derivatives
+from hessence.models.batch_parts import CHUNK_BYTES, graph_bytes, on_tensors
 from hessence.models.checks import RANDOM, same
 from hessence.models.criterion import (
     ClosureCriterion,
@@ -38,7 +38,13 @@ CLOSURE = "; if loss is a closure of (model, batch), pass closure=True"
 
 
 class Problem:
-    """A copy of a model, its data in batches, its loss, and how to multiply."""
+    """A copy of a model, its data in batches, its loss, and how to multiply.
+
+    Attributes
+    ----------
+    steady : bool
+        Whether the loss is known to be the same whenever it is evaluated.
+    """
 
     def __init__(
         self,
@@ -67,8 +73,8 @@ class Problem:
             if self.several:
                 require_uncoupled(self.copy.model)
             self.criterion = self._criterion(loss, reduction, closure)
-            self._steady = isinstance(loss, Criterion)
-            if not self._steady:
+            self.steady = isinstance(loss, Criterion)
+            if not self.steady:
                 self._require_own_parameters()
         self.compile = compile
         self.count: float | None = None
@@ -87,7 +93,7 @@ class Problem:
             self._require_samples()
         elif isinstance(criterion, FunctionCriterion):
             inputs, target = first
-            prediction = rebuilt(_detached, self._predicted(inputs, also=CLOSURE))
+            prediction = on_tensors(Tensor.detach, self._predicted(inputs, also=CLOSURE))
             try:
                 total = criterion.sum(prediction, target)
             except (TypeError, AttributeError, KeyError) as error:
@@ -153,7 +159,7 @@ class Problem:
     def doubled(self) -> Problem:
         """Return the same in double precision, for a check."""
         twin = shallow_copy(self)
-        twin.copy = self.copy.double()
+        twin.copy = self.copy.clone(double=True)
         twin.criterion = self.criterion.doubled()
         return twin
 
@@ -163,25 +169,18 @@ class Problem:
         """Return the gradient of the total over a chunk, here or at another copy, and its count."""
         there = self.copy if there is None else there
         total, count = there.run(self.criterion.total, chunk)
-        leaves = there.parameters.leaves
-        if not total.requires_grad:
-            return [torch.zeros_like(leaf) for leaf in leaves], count
-        return gradients(total, leaves, materialize_grads=True), count
-
-    def take_for_steady(self) -> None:
-        """Leave out the test for random numbers, since a check has made it."""
-        self._steady = True
+        return derivatives(total, there.parameters.leaves), count
 
     def require_steady(self) -> None:
         """Refuse a loss that is random, once: evaluations on a few samples tell."""
         own = isinstance(self.criterion, OwnCriterion)
-        if self._steady or (self._chain is not None and not own):
+        if self.steady or (self._chain is not None and not own):
             return
         steady = self.is_steady(self._some(TRIED))
         # Where one rank stopped alone, the others would wait for it.
         if not all(gather(steady)):
             raise ValueError(f"model: {RANDOM}")
-        self._steady = True
+        self.steady = True
 
     def _require_own_parameters(self) -> None:
         """Refuse a loss that uses parameters of the user's model, which the copy cannot see.
@@ -303,17 +302,18 @@ class Problem:
     def graphs(self, build: Callable[[Any], Graph], *, functional: bool) -> Graphs:
         """Return the graphs of all batches.
 
-        Parameters
-        ----------
-        build : callable
-            Makes the graph of a batch by automatic differentiation.
-        functional : bool
-            Whether that is the whole Hessian, or its Gauss–Newton part.
+        `build` makes that of a batch by automatic differentiation: for the whole Hessian if it is
+        `functional`, else for its Gauss–Newton part.
         """
         chain, criterion, size = self._chain, self.criterion, partial(graph_bytes, build)
         best, names = CHUNK_BYTES, set(self.copy.parameters.names)
-        pairs = is_sample_pair(self.batches.first) and not self.compile
-        if pairs and isinstance(criterion, PairCriterion) and chain and names <= chain.names:
+        pairs = is_sample_pair(self.batches.first)
+        compiled: Callable[[Graph], Graph] | None = None
+        if self.compile:
+            from hessence.models._compiled import CompiledGraph
+
+            compiled = CompiledGraph
+        elif pairs and isinstance(criterion, PairCriterion) and chain and names <= chain.names:
             size, best = partial(chain.bytes, self.copy), chain.best_bytes(self.copy)
             build = partial(FeedForwardGraph, chain, self.copy, criterion, functional=functional)
         return Graphs(
@@ -324,7 +324,7 @@ class Problem:
             memory=self.memory,
             size=size,
             best=best,
-            compile=self.compile,
+            compiled=compiled,
         )
 
     @cached_property
@@ -348,7 +348,3 @@ def _pair_or_batches(data: Any, loss: Any, closure: bool | None) -> Any:
             "tuple for a pair, or pass closure=True if loss is a closure of (model, batch)."
         )
     return data if closure else tuple(data)
-
-
-def _detached(part: Any) -> Any:
-    return part.detach() if isinstance(part, Tensor) else part

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hessence.models._loss_hessian import require_constant
 from hessence.models._model_copy import REMEDY, ModelCopy
 from hessence.models._parameters import Parameters
 from hessence.models.batch_parts import CHUNK_BYTES, PROBES, byte_count, chunk_size
@@ -40,17 +41,10 @@ class Graph(ABC):
     def multiply(
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False
     ) -> list[Tensor]:
-        """Multiply by a vector.
+        """Multiply by a vector, restricted to the chosen parameters, as is its image.
 
-        Parameters
-        ----------
-        directions : sequence of Tensor
-            The vector, cut into tensors shaped like the chosen parameters; with `batched`, several
-            vectors along a dimension in front.
-        chosen : sequence of int
-            Which parameters the vector and its image are restricted to.
-        batched : bool
-            Whether there are several vectors.
+        The vector is cut into tensors shaped like these parameters. If `batched`, there are several
+        vectors, along a dimension in front.
         """
 
 
@@ -60,14 +54,12 @@ class HessianGraph(Graph):
     def __init__(self, copy: ModelCopy, criterion: Criterion, batch: Any) -> None:
         total, self.count = copy.run(criterion.total, batch)
         self._leaves = copy.parameters.leaves
+        if copy.owned and not total.requires_grad:
+            there, _ = copy.elsewhere().run(criterion.total, batch)
+            require_constant(there, total, "parameters")
+        self._gradients = derivatives(total, self._leaves, create_graph=True)
         if total.requires_grad:
-            self._gradients = gradients(
-                total, self._leaves, create_graph=True, materialize_grads=True
-            )
             copy.require_second(self._gradients)
-        else:
-            _require_constant(copy, criterion, batch, total)
-            self._gradients = tuple(torch.zeros_like(leaf) for leaf in self._leaves)
 
     def multiply(
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False
@@ -76,18 +68,6 @@ class HessianGraph(Graph):
         leaves = [self._leaves[i] for i in chosen]
         outputs = [self._gradients[i] for i in chosen]
         return pull_back(outputs, leaves, directions, batched=batched)
-
-
-def _require_constant(copy: ModelCopy, criterion: Criterion, batch: Any, total: Tensor) -> None:
-    """Refuse a loss that depends on the parameters without PyTorch knowing."""
-    if not copy.owned:
-        return
-    there, _ = copy.elsewhere().run(criterion.total, batch)
-    if not torch.equal(there.detach(), total.detach()):
-        raise ValueError(
-            "loss has no derivative, but changes with the parameters: it was detached, or computed "
-            "under torch.no_grad()."
-        )
 
 
 class GgnGraph(Graph):
@@ -110,11 +90,8 @@ class GgnGraph(Graph):
         self._leaves = copy.parameters.leaves
         self._prediction = prediction
         self._dummy = torch.zeros_like(prediction, requires_grad=True)
-        self._pulled: tuple[Tensor, ...] = tuple(map(torch.zeros_like, self._leaves))
+        self._pulled = derivatives(prediction, self._leaves, self._dummy, create_graph=True)
         if prediction.requires_grad:
-            self._pulled = gradients(
-                prediction, self._leaves, self._dummy, create_graph=True, materialize_grads=True
-            )
             copy.require_second(self._pulled)
 
     def multiply(
@@ -125,6 +102,19 @@ class GgnGraph(Graph):
         pulled = [self._pulled[i] for i in chosen]
         (pushed,) = pull_back(pulled, [self._dummy], directions, batched=batched)
         return pull_back([self._prediction], leaves, [self._loss_hessian(pushed)], batched=batched)
+
+
+def derivatives(
+    output: Tensor,
+    leaves: Sequence[Tensor],
+    direction: Tensor | None = None,
+    *,
+    create_graph: bool = False,
+) -> tuple[Tensor, ...]:
+    """Return the derivative of an output in leaves; it may depend on some of them, or on none."""
+    if not output.requires_grad:
+        return tuple(map(torch.zeros_like, leaves))
+    return gradients(output, leaves, direction, create_graph=create_graph, materialize_grads=True)
 
 
 def gradients(*arguments: Any, **options: Any) -> tuple[Any, ...]:
@@ -198,8 +188,8 @@ class Graphs:
         Returns how many bytes the graph of a batch holds.
     best : float
         How many bytes a graph of merged batches should hold at most.
-    compile : bool
-        Whether products are compiled.
+    compiled : callable, optional
+        Returns a graph like another whose products are compiled, one vector at a time.
     """
 
     def __init__(
@@ -212,12 +202,12 @@ class Graphs:
         memory: float,
         size: Callable[[Any], float],
         best: float = CHUNK_BYTES,
-        compile: bool = False,
+        compiled: Callable[[Graph], Graph] | None = None,
     ) -> None:
         self.build, self._batches, self._memory, self._size = build, batches, memory, size
-        self._best, self._compile = best, compile
+        self._best, self._compiled = best, compiled
         self._separable, self._copy, self._version = separable, copy, copy.version
-        self._one_by_one = compile
+        self._one_by_one = compiled is not None
         self._kept: dict[int, Graph] = {}
         self._held = 0.0
         self._chunks: list[Any] | None = None
@@ -246,23 +236,13 @@ class Graphs:
             self._version = self._copy.version
         if index in self._kept:
             return self._kept[index]
-        if not self._compile:
-            return self.build(chunk)
-        from hessence.models._compiled import CompiledGraph
-
-        return CompiledGraph(self.build(chunk))
+        graph = self.build(chunk)
+        return graph if self._compiled is None else self._compiled(graph)
 
     def multiply(self, rows: Tensor, parameters: Parameters, chosen: Sequence[int]) -> Tensor:
-        """Return the products of the sum over all batches with vectors, which are rows here.
+        """Return the products of the sum over all batches with vectors, which are rows (k, p) here.
 
-        Parameters
-        ----------
-        rows : Tensor (k, p)
-            The vectors.
-        parameters : Parameters
-            The parameters that a row is cut into.
-        chosen : sequence of int
-            Which of the operator's parameters they are.
+        A row is cut into `parameters`, those of the operator's that are `chosen`.
         """
         result: Tensor | None = None
         for graph in self:
@@ -295,7 +275,7 @@ class Graphs:
             memory=min(memory, self._memory),
             size=self._size,
             best=self._best,
-            compile=self._compile,
+            compiled=self._compiled,
         )
 
     def _width(self, rows: Tensor) -> int:
@@ -323,10 +303,11 @@ class Graphs:
                     # PyTorch says so where it loops over an operation that it cannot batch.
                     warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
                     parts = graph.multiply(parameters.split(rows), chosen, batched=True)
-                return parameters.add(images, parts)
             except RuntimeError:
                 # Some operations cannot be batched. Any other error comes again.
                 self._one_by_one = True
+            else:
+                return parameters.add(images, parts)
         for image, row in zip(images, rows, strict=True):
             parameters.add(image, graph.multiply(parameters.split(row), chosen))
 

@@ -58,6 +58,11 @@ def rebuilt(change: Callable[..., Any], part: Any, *others: Any) -> Any:
     return _refilled(part, new)
 
 
+def on_tensors(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
+    """Return a batch in which a function has changed all tensors."""
+    return rebuilt(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, batch)
+
+
 def leaves_in(batch: Any) -> list[Any]:
     """Return all that is in nested containers, see ``rebuilt``."""
     inner = _contents(batch)
@@ -78,16 +83,12 @@ def byte_count(batch: Any) -> int:
 
 def copied(batch: Any) -> Any:
     """Return a batch with copies of its tensors."""
-    return rebuilt(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
+    return on_tensors(Tensor.clone, batch)
 
 
 def widened(batch: Any) -> Any:
     """Return a batch in double precision."""
-
-    def wide(leaf: Any) -> Any:
-        return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
-
-    return rebuilt(wide, batch)
+    return on_tensors(lambda t: t.double() if t.is_floating_point() else t, batch)
 
 
 def some_rows(batch: Any, rows: slice) -> Any:
@@ -170,16 +171,8 @@ def chunk_size(
 ) -> tuple[int, float]:
     """Return how many samples to put into a graph, and how many bytes each takes there.
 
-    Parameters
-    ----------
-    size : callable
-        Tells how many bytes the graph of a batch holds.
-    batch : tuple of Tensor
-        Some of the data.
-    memory : float
-        How many bytes there are for all graphs.
-    best : float
-        How many bytes a graph should hold at most, if there is memory for it.
+    `size` returns how many bytes the graph of a batch holds; two small parts of `batch` are
+    measured. There are `memory` bytes for all graphs, and one should hold at most `best` of them.
     """
     few, more = PROBES[0], min(PROBES[1], len(batch[0]))
     if more <= few:

@@ -55,7 +55,6 @@ class PairCriterion(Criterion):
     """Whether samples are known not to interact, so that batches may be merged and split."""
 
     def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
-        """Return the total over the batch, and its count."""
         inputs, target = batch
         prediction = predict(model, inputs)
         return self.sum(prediction, target), self.count(prediction, target)
@@ -155,7 +154,6 @@ class FunctionCriterion(OwnCriterion, PairCriterion):
     """A function of (prediction, target)."""
 
     def total(self, model: nn.Module, batch: Any) -> tuple[Tensor, float]:
-        """Return the total over the batch, and its count."""
         inputs, target = batch
         return self.evaluate(predict(model, inputs), target)
 

@@ -74,7 +74,7 @@ class Batches:
         for batch in self._read():
             if self.first is None:
                 self.first = batch
-                self._require_filled(batch)
+                _require_tensors(batch)
             size += byte_count(batch)
             if size > memory and len(kept) > 0:
                 self._digests = [*map(_digest, kept), _digest(batch)]
@@ -119,13 +119,6 @@ class Batches:
         for batch in _with_own_draws(self._source):
             if not _has_no_samples(batch):
                 yield rebuilt(lambda part: _own(part, device, copies, parameters), batch)
-
-    @staticmethod
-    def _require_filled(batch: Any) -> None:
-        _require_tensors(batch)
-        for tensor in tensors_in(batch):
-            if tensor.numel() == 0:
-                raise ValueError(f"data is empty: a tensor has shape {tuple(tensor.shape)}.")
 
 
 def _digest(batch: Any) -> int:
@@ -262,7 +255,7 @@ def _source(data: Any) -> Iterable[Any]:
 
 
 def _require_tensors(batch: Any) -> None:
-    """Refuse NumPy arrays where there should be tensors; a dictionary may hold some besides."""
+    """Refuse empty tensors, and NumPy arrays alone; a dictionary may hold some beside tensors."""
     parts = batch if isinstance(batch, (tuple, list)) else [batch]
     for part in parts:
         inner = part.values() if isinstance(part, Mapping) else [part]
@@ -271,10 +264,13 @@ def _require_tensors(batch: Any) -> None:
             raise TypeError(
                 f"data must hold torch tensors, got {type(array).__name__}: use torch.as_tensor."
             )
+    for tensor in tensors_in(batch):
+        if tensor.numel() == 0:
+            raise ValueError(f"data is empty: a tensor has shape {tuple(tensor.shape)}.")
 
 
 def _has_no_samples(batch: Any) -> bool:
-    """Whether there is nothing in a batch, of which no mean could be taken."""
+    """Whether a batch is empty, so that no mean can be taken over it."""
     return any(tensor.ndim for tensor in tensors_in(batch)) and first_length(batch) == 0
 
 

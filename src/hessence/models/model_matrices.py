@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from hessence.models._dual import NoDual, dual_spectrum, kernel
 from hessence.models._model_copy import ModelCopy
 from hessence.models._model_operator import ModelOperator, recordable
 from hessence.models._problem import Problem
-from hessence.models._products import GgnGraph, Graphs, HessianGraph
+from hessence.models._products import GgnGraph, Graphs, HessianGraph, derivatives
 from hessence.models.criterion import PairCriterion, Reduction, predict
 from hessence.spectra.operators import Operator
 
@@ -45,7 +44,7 @@ class ModelHessian(ModelOperator):
         return ModelGgn(self.problem, _ggn_graphs(self.problem), self._chosen)
 
     def release(self) -> None:
-        """Let go of all kept graphs, also those of the Gauss–Newton part."""
+        """Drop all kept graphs, also those of the Gauss–Newton part."""
         super().release()
         if "ggn" in vars(self):
             self.ggn.release()
@@ -105,10 +104,7 @@ class ModelGgn(ModelOperator):
         here = problem.copy.run(predict, inputs)
         moved = there.run(predict, inputs).detach()
         pushed = criterion.hessian(here, target)(moved - here.detach())
-        own = problem.copy.parameters.leaves
-        if not here.requires_grad:
-            return [torch.zeros_like(leaf) for leaf in own]
-        return list(torch.autograd.grad(here, own, pushed, materialize_grads=True))
+        return derivatives(here, problem.copy.parameters.leaves, pushed)
 
 
 def hessian(
@@ -184,8 +180,7 @@ def hessian(
     Notes
     -----
     Columns V go through a graph at once if it holds at most 2 MB (64 MB on an accelerator), and one
-    by one if it is larger, since that is then faster. Products of plain chains of linear layers and
-    activations, and compiled ones, are made one by one.
+    by one if it is larger, since that is then faster. Compiled products are made one by one.
 
     Under ``torch.distributed`` each process gives its own share of the data, and all get the
     product of the whole; they must multiply by the same vectors, as the solvers of this library do.

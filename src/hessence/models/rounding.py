@@ -1,10 +1,10 @@
-r"""What rounding inside of a PyTorch model does to its Hessian, measured.
+r"""What rounding inside a PyTorch model does to its Hessian, measured.
 
 No bound of it can be proved: a model is any program. So it is measured, by stochastic arithmetic
 (Vignes 1993; Parker 1997). Every operation that rounds, forward and backward, is given arguments
 that are moved by one rounding each, up or down at random, and the product H̃v is compared with Hv.
-Terms that cancel inside of the model, such as a mean that a normalisation takes off, show by what
-is left of them.
+Terms that cancel inside the model, such as a mean that a normalisation subtracts, show by what is
+left of them.
 
 For a normal random v and any matrix A, :math:`\|A\| \le 10 \sqrt{2/\pi}\, \max_i \|A v_i\|` over r
 draws but with a probability of at most :math:`10^{-r}` (Halko, Martinsson & Tropp 2011, Lemma 4.1).
@@ -54,12 +54,8 @@ EXACT = (
 class RandomRounding(TorchDispatchMode):  # type: ignore[misc]
     """While it is on, operations take arguments that are moved by one rounding at random.
 
-    Parameters
-    ----------
-    seed : int
-        Decides what is moved up and what down.
-    dtype : torch.dtype, optional
-        The coarsest precision that counts; what is computed in a lower one is taken for exact.
+    The seed decides which go up and which down. Rounding to a lower precision than `dtype` counts
+    as much as rounding to `dtype`.
     """
 
     def __init__(self, seed: int, dtype: torch.dtype | None = None) -> None:
