@@ -1,7 +1,8 @@
-"""What the devices allow: how much memory is free, and in which precision PyTorch computes."""
+"""How much memory a device has free, and in which precision PyTorch computes on it."""
 
 from __future__ import annotations
 
+import ctypes
 import math
 import sys
 from collections.abc import Iterator
@@ -15,17 +16,14 @@ from hessence._common.arguments import as_number
 from hessence._common.arrays import Array
 
 FALLBACK = 2.0**31
-"""How many bytes count as free where the machine does not say."""
+"""How many bytes count as free where this cannot be found out."""
 
 DEVICES = ("cpu", "cuda")
 """The kinds of devices that PyTorch may compute on in half precision."""
 
 
 def available(reference: Array) -> float:
-    """Return how many bytes are free on the device of an array.
-
-    In the machine's own memory that is what Linux tells, within the limits of a container.
-    """
+    """Return how many bytes are free on the device of an array, within a container's limits."""
     if api.is_torch_array(reference) and reference.device.type == "cuda":
         import torch
 
@@ -43,24 +41,32 @@ def budget(memory: Any, reference: Array) -> float:
 
 
 def vectors_within(memory: Any, size: int, reference: Array) -> int:
-    """Return how many vectors of the reference's type fit into `memory` bytes.
-
-    By default that is half of what the device has available.
-    """
+    """Return how many vectors of the reference's type fit into the ``budget``."""
     room = budget(memory, reference)
     bits = api.array_namespace(reference).finfo(reference.dtype).bits
     return int(min(room // (size * bits // 8), 2**62)) if math.isfinite(room) else 2**62
 
 
+def return_freed_memory() -> None:
+    """Return freed memory to the system, before much is allocated again.
+
+    The C library of Linux keeps up to 64 MB of it, and whatever is between blocks in use.
+    """
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+        if trim is not None:
+            trim(0)
+
+
 def reduced() -> list[str]:
-    """Return the kinds of devices on which PyTorch, if it is there, works in half precision."""
+    """Return the kinds of devices on which PyTorch, if loaded, computes in half precision."""
     torch = sys.modules.get("torch")
     return [] if torch is None else [d for d in DEVICES if torch.is_autocast_enabled(d)]
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Disable autocast, which a training loop may have turned on, where numbers must be right."""
+    """Disable autocast, which a training loop may have turned on."""
     with ExitStack() as stack:
         for device in reduced():
             stack.enter_context(sys.modules["torch"].autocast(device, enabled=False))

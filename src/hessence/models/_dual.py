@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hessence._common.arrays import NotFiniteError
-from hessence._common.device import available, budget
+from hessence._common.device import available, budget, return_freed_memory
 from hessence.models._gram import CHUNK_BYTES, Rows
 from hessence.models._jacobian import Jacobian
 from hessence.models._layer_factors import MisfitError
@@ -126,7 +126,11 @@ def _confirmed(G: Any, rows: Rows, gram: Tensor) -> Tensor:
     rest = whole.clone()
     for chosen in _small_sets(G):
         jacobian = Jacobian(G.problem, rows.step, chosen)
-        rest -= jacobian.push(jacobian.pull(w))
+        return_freed_memory()
+        v = jacobian.pull(w)
+        return_freed_memory()
+        rest -= jacobian.push(v)
+        del v  # before the next is made
     _require_small("the Gram matrix of the Jacobian", rest, whole)
     return gram
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hessence._common.device import return_freed_memory
 from hessence.models._gram_plan import Survey, Whole, lots, positions_of
 from hessence.models._layer_calls import Call, watched
 from hessence.models._layer_factors import IMAGES, MisfitError, extent, taken
@@ -92,8 +93,10 @@ class Rows:
                 store = Store(lot, self.count, self._leaves)
                 for piece in self._pieces:
                     read(piece, store)
+                return_freed_memory()
                 self._add(total, store, by_factors)
                 del store  # before the next one is made
+                return_freed_memory()
         mirror(total)
         return total
 
