@@ -146,11 +146,6 @@ class TwinSubspaces:
     loss_hessian : callable, optional
         The second derivative of the loss as a map of matrices (..., n, K, D), where the loss
         depends on nothing but M: directions that it does not see are flat, too.
-
-    Attributes
-    ----------
-    twin : NarrowTwin
-        The factors of width r and the basis Q.
     """
 
     def __init__(
@@ -351,13 +346,9 @@ class TwinSubspaces:
 
         def embed(copies: Array) -> Array:
             *batch, _, n = copies.shape
-            # One column of the complement for each of n vectors and rows and columns beyond ρ.
-            shaped = xp.reshape(copies, (*batch, rows + columns, self._spare, n))
-            order = (*range(len(batch)), *(len(batch) + i for i in (1, 2, 0)))
-            apart = xp.reshape(
-                xp.permute_dims(shaped, order), (*batch, self._spare, n * (rows + columns))
-            )
-            hidden = transpose(self._complement(apart))
+            # One vector of the complement for each of n copies and each row and column beyond ρ.
+            apart = xp.reshape(transpose(copies), (*batch, n * (rows + columns), self._spare))
+            hidden = transpose(self._complement(transpose(apart)))
             hidden = xp.reshape(hidden, (*hidden.shape[:-2], n, rows + columns, hidden.shape[-1]))
             left = self._left[..., None, :, self._rank :]
             right = self._right[..., None, :, self._rank :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import array_api_compat as api
@@ -135,13 +136,8 @@ class LinearNetwork(Network):
     def hessian(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> LinearHessian:
         """Return the Hessian of the loss as an operator; its products never touch the samples."""
         objective, learned = self._objective(x, y, loss), self.learned
-
-        return LinearHessian(
-            self.factors,
-            objective.gradient(learned),
-            objective.hessian(learned),
-            Derivatives(self, objective),
-        )
+        gradient, second = objective.gradient(learned), objective.hessian(learned)
+        return LinearHessian(self.factors, gradient, second, Derivatives(self, objective))
 
     def descent(self, x: Array, y: Array = None, loss: AnyLoss = "mse") -> Descent:
         """Return how gradient descent moves the network: mode by mode if it stays aligned."""
@@ -178,23 +174,18 @@ class LinearNetwork(Network):
 
 def as_layers(weights: Any) -> tuple[Array, ...]:
     """Check matrices that act one after the other, first to act first, by name."""
-    names, layers = list(weights), list(weights.values())
-    _, *arrays = floating(**dict(zip(names, layers, strict=True)))
-    for name, array in zip(names, arrays, strict=True):
-        if array.ndim < 2:
-            raise ValueError(
-                f"{name} must have shape (..., d_out, d_in), got {tuple(array.shape)}."
-            )
-    for i in range(1, len(arrays)):
-        below, here = arrays[i - 1], arrays[i]
+    _, *arrays = floating(**weights)
+    for name, array in zip(weights, arrays, strict=True):
+        require_shape(name, array, ("d_out", "d_in"), batch=True)
+    for name, (below, here) in zip(list(weights)[1:], pairwise(arrays), strict=True):
         if here.shape[-1] != below.shape[-2]:
             raise ValueError(
-                f"{names[i]} must take the {below.shape[-2]} outputs of the layer before, "
+                f"{name} must take the {below.shape[-2]} outputs of the layer before, "
                 f"got shape {tuple(here.shape)}."
             )
         if tuple(here.shape[:-2]) != tuple(below.shape[:-2]):
             raise ValueError(
-                f"{names[i]} must have the batch dimensions {tuple(below.shape[:-2])} of the "
+                f"{name} must have the batch dimensions {tuple(below.shape[:-2])} of the "
                 f"layer before, got {tuple(here.shape[:-2])}."
             )
     return tuple(arrays)
