@@ -54,9 +54,9 @@ def _fail(sentence: str, status: int = 2) -> int:
 
 
 def _prepare_streams() -> None:
-    """Make output work wherever the streams lead: to a terminal without our letters, or nowhere.
+    """Make output work on terminals that lack some letters, and where streams are closed.
 
-    If a stream is closed, the next file that is opened would take its place, and get all messages.
+    The next file that is opened would take the place of a closed stream, and get all messages.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:

@@ -131,16 +131,13 @@ def load_function(target: str) -> Callable[[], Any]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise CommandError(
-            f"{file} cannot be run: {type(error).__name__}{_place(error)}: {error}"
-        ) from error
-    found = getattr(module, name, None)
-    if found is not None and not callable(found):
-        raise CommandError(f"{name} in {file} must be a function, got {type(found).__name__}.")
-    if found is None:
+        raise CommandError(f"{file} cannot be run: {_told(error)}") from error
+    build: Callable[[], Any] | None = getattr(module, name, None)
+    if build is None:
         names = [n for n, value in vars(module).items() if callable(value)]
         raise CommandError(_missing(file, name, names))
-    build: Callable[[], Any] = found
+    if not callable(build):
+        raise CommandError(f"{name} in {file} must be a function, got {type(build).__name__}.")
     return build
 
 
@@ -166,13 +163,17 @@ def _built(build: Callable[[], Any], target: str) -> tuple[Any, Any, Any]:
 
 
 def _place(error: Exception) -> str:
-    """Return the last line of the user's own code on the way to an error, if there is one."""
+    """Return the innermost line of the user's own code in a traceback, if there is one."""
     paths = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     others = (str(Path(__file__).parents[1]), "<frozen", *paths)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(others):
             return f" in line {frame.lineno} of {Path(frame.filename).name}"
     return ""
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}{_place(error)}: {error}"
 
 
 def _find(
@@ -193,16 +194,14 @@ def _find(
         if isinstance(result, hs.Estimate):
             done = result.products
             bar.begin("density", done + options.probes * options.steps)
-            _ = result.density
+            _ = result.density  # computed here, while the bar is shown
     except TrainingModeError as error:
         raise CommandError(f"{error} Here that is --eval-mode.") from error
     except (TypeError, ValueError) as error:
         raise CommandError(str(error)) from error
     except Exception as error:
         # The error comes from the user's own code, or from PyTorch on its behalf.
-        raise CommandError(
-            f"the model cannot be run on its data: {type(error).__name__}{_place(error)}: {error}"
-        ) from error
+        raise CommandError(f"the model cannot be run on its data: {_told(error)}") from error
     return result
 
 

@@ -22,9 +22,9 @@ def draw_density(
 ) -> Any:  # fmt: skip
     """Draw a smoothed density and its band on a logarithmic scale.
 
-    What lies lower than a tenth of what one eigenvalue alone amounts to is cut off: below that
-    there is only the Gaussian's tail. Eigenvalues that are known are marked along the bottom.
-    Axes with a density on them show both whole, each in a colour of its own.
+    Values below a tenth of a single eigenvalue's peak are cut off: only the Gaussian's tail is
+    there. Known eigenvalues are marked along the bottom. Axes that have a density already show both
+    whole, each in its own colour.
     """
     ax = one_axes(ax)
     color = next_colour(ax) if color is None else color
@@ -58,8 +58,7 @@ def draw_density(
 def _mark(ax: Any, values: Any, label: str) -> None:
     """Mark eigenvalues along the bottom, above those that are marked there already.
 
-    Where marks would merge into a bar, they are thin and let light through, except for those that
-    stand alone.
+    Where marks would merge into a bar, they are thin and translucent.
     """
     marks = [line.get_ydata() for line in ax.lines if line.get_marker() == TICK]
     rows = {float(heights[0]) for heights in marks if len(heights)}

@@ -23,18 +23,18 @@ MOST_LABELS = 8
 """More labels than this would fill a picture with their names."""
 
 ROW = 0.24
-"""How many inches a name takes among others below it."""
+"""The height of a layer's row, in inches."""
 
 POINTS = 2000
-"""Of more eigenvalues than this, neighbours are drawn as one band that holds all of theirs."""
+"""Beyond this many eigenvalues, neighbours share one band that holds all of theirs."""
 
 
 def draw_spectrum(spectrum: Any, ax: Any = None) -> Any:
     """Draw all eigenvalues in descending order, one run of equal values for each eigenspace.
 
-    The colour tells the tail of the label (the cell, the input, …), the marker its head (outlier or
-    bulk); where there are many labels, the colour tells the head too. The cost depends on the
-    number of eigenspaces, not of eigenvalues.
+    The colour shows the tail of the label (the cell, the input, …), the marker its head (outlier or
+    bulk); with many labels, the colour shows the head. The cost depends on the number of
+    eigenspaces, not of eigenvalues.
     """
     if to_numpy(spectrum.values).ndim > 1:
         raise ValueError("a picture shows one network; pick one of the batch first.")

@@ -13,7 +13,7 @@ from hessence.plotting.axes import COLOURS, GREY, one_axes, place_legend
 PHASES = {"early": "#fdf0d5", "late": "#e3f2e1", "divergent": "#fbe3e4"}
 
 FAR = 4.0
-"""A threshold above so many times all eigenvalues would flatten them in the picture."""
+"""A threshold above this many times the largest eigenvalue would flatten the picture."""
 
 
 def draw_trajectory(trajectory: Any, ax: Any = None) -> Any:
@@ -67,7 +67,7 @@ def draw_sharpness(trajectory: Any, ax: Any = None) -> Any:
 def draw_history(history: Any, ax: Any = None) -> Any:
     """Draw what a monitor has measured: eigenvalues of Hessian and Gauss–Newton matrix, 2 / lr.
 
-    A threshold 2 / lr far above all eigenvalues is named in the legend and left out of sight.
+    A threshold 2 / lr far above all eigenvalues appears in the legend only.
     """
     own, ax = ax is None, one_axes(ax)
     marker = "o" if len(history) == 1 else None

@@ -1,4 +1,4 @@
-"""Certificates: what a reader can check about a spectrum without trusting the formula behind it."""
+"""Certificates: checks of a spectrum that do not rely on the formula behind it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Certificate(Saved, kind="certificate"):
     def worst(self) -> float:
         """The largest of the four numbers."""
         defects = (self.residual, self.orthogonality, self.trace_defect, self.norm_defect)
-        # NumPy's maximum, unlike Python's, lets NaN through.
+        # NumPy's maximum, unlike Python's, returns NaN if there is one.
         return float(np.max([defect or 0.0 for defect in defects]))
 
     def __repr__(self) -> str:
@@ -62,7 +62,7 @@ class Certificate(Saved, kind="certificate"):
 
 
 def require_operator(H: Any, size: int, what: str) -> None:
-    """Refuse what is no operator or matrix of this size."""
+    """Refuse anything but an operator or matrix of this size."""
     if not hasattr(H, "shape"):
         raise TypeError(
             "H must be an operator or a matrix, such as hs.hessian(model, data, loss), "

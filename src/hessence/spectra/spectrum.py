@@ -134,7 +134,7 @@ class Spectrum(SpectralResult, kind="spectrum"):
     def eigenvalues(self) -> Array:
         """All eigenvalues, largest first, each as often as its multiplicity says.
 
-        This is the one place where multiplicities are expanded, anew on each call.
+        Multiplicities are expanded here only, anew on each call.
         """
         xp, values = self._xp, self.values
         if values.ndim == 1:
@@ -155,12 +155,12 @@ class Spectrum(SpectralResult, kind="spectrum"):
     def errors(self) -> Array:
         """A bound for the error of each of ``eigenvalues``, for the route that was taken.
 
-        What rounding has done to the derivatives of the loss, to products, to blocks and to their
-        eigenvalues, and what a theorem was allowed to neglect. The bounds grow where large terms
-        cancel, such as predictions and targets near a perfect fit. Closed forms have small relative
-        errors. Where products with a PyTorch model were needed, what rounding does inside of the
-        model is measured and not proved: three products are repeated with other roundings, and 8
-        times the largest difference counts.
+        It covers the rounding of the derivatives of the loss, of products, of blocks and of their
+        eigenvalues, and what a theorem neglects. The bounds grow where large terms cancel, such as
+        predictions and targets near a perfect fit. Closed forms have small relative errors. The
+        rounding inside of a PyTorch model, where its products were needed, is measured and not
+        proved: three products are repeated with other roundings, and 8 times the largest difference
+        counts.
         """
         # If each value is within e of its own eigenvalue, the i-th largest eigenvalue lies between
         # the i-th largest of all value − e and of all value + e.
