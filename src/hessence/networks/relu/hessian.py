@@ -263,7 +263,7 @@ class ReLUHessian(Hessian):
         """
         xp, (n, outputs) = api.array_namespace(self.x), self.gradient.shape
         each = xp.broadcast_to(identity(outputs, self.x)[:, None, :], (outputs, n, outputs))
-        changes = {}
+        changes: dict[str, Array] = {}
         for i, (back, signal) in enumerate(zip(self.pull(each), self.signals, strict=True), 1):
             back = xp.reshape(back, (outputs * n, -1))
             signals = xp.tile(signal, (outputs, 1))
