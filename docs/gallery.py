@@ -165,8 +165,8 @@ def table(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
     words = [verdict(item, judged) for item in all_items()]
     summary = (
         f"{words.count('holds')} hold, {words.count('on a condition')} hold on a condition, and "
-        f"{words.count('in part')} hold in part; {words.count('fails')} fail, and of "
-        f"{words.count('cannot tell')} the runs cannot tell. "
+        f"{words.count('in part')} hold in part; {words.count('fails')} fail, and "
+        f"{words.count('cannot tell')} cannot be decided. "
         f"{partial or 'None'} of the items {'is' if partial == 1 else 'are'} incomplete"
         + ("; each says why." if partial else ".")
     )
@@ -180,7 +180,7 @@ def table(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
             for item in all_items()
             if item.paper == number
         ]
-        parts += [f"## Paper {number}", markdown(("item", "verdict", "what it rests on"), rows)]
+        parts += [f"## Paper {number}", markdown(("item", "verdict", "evidence"), rows)]
     for mark, heading in (("E-", "Mistakes"), ("A-", "Answers to what the papers leave open")):
         rows = [
             (f"`{j.claim.id}`", j.claim.where, j.claim.says, j.word)
@@ -213,7 +213,7 @@ def verdict(item: Item, judged: dict[str, Judgement]) -> str:
 
 
 def basis(item: Item, runs: Sequence[Run], judged: dict[str, Judgement]) -> str:
-    """Return what an item's verdict rests on."""
+    """Return the evidence for an item's verdict."""
     told = []
     for name in item.judged.split():
         deciding = judged[name].deciding
