@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import array_api_compat as api
 import numpy as np
 
-from hessence._common.arguments import as_number, as_positive
-from hessence._common.arrays import Array
+from hessence._common.arguments import as_number, as_positive, require_int, seed
+from hessence._common.arrays import Array, Numbers, integers, to_numpy
 from hessence.data.losses import PointwiseLoss
-from hessence.dynamics._batches import batch_indices, rows
 from hessence.dynamics.trajectory import Trajectory
 from hessence.networks.descent import Descent, Rule
 from hessence.networks.network import Network
@@ -131,13 +132,13 @@ def gradient_descent(
         raise ValueError("batches need samples: give x and y as arrays, not as moments.")
     if net.takes_mask and len(np.shape(x)) == net.rank:
         raise ValueError("batches are of sequences: give x as a batch of them, (sequences, n).")
-    indices = batch_indices(batches, len(x), rng)
+    indices = _batch_indices(batches, len(x), rng)
 
     @lru_cache(maxsize=64)
     def on(chosen: bytes) -> Descent:
         own = np.frombuffer(chosen, dtype=np.int64)
-        some = {name: rows(array, own) for name, array in options.items()}
-        return net.descent(rows(x, own), rows(y, own), loss, **some)
+        some = {name: _rows(array, own) for name, array in options.items()}
+        return net.descent(_rows(x, own), _rows(y, own), loss, **some)
 
     return Trajectory(
         descent, rule, count, lambda step: on(indices(step).astype(np.int64).tobytes())
@@ -147,3 +148,44 @@ def gradient_descent(
 def _as_strength(name: str, value: Any) -> float:
     wanted = "a number that is not negative"
     return as_number(name, value, wanted, lambda number: 0 <= number < math.inf)
+
+
+def _batch_indices(batches: Any, samples: int, rng: Any) -> Callable[[int], Numbers]:
+    """Return a function from the step to the indices of its samples, from a size or from indices.
+
+    A size takes all samples in a new order in every epoch; its last batch holds what is left.
+    """
+    if isinstance(batches, Sequence) or np.ndim(batches):
+        given = [_indices(batch, samples) for batch in batches]
+        if not given:
+            raise ValueError("batches must not be empty: give a size, or indices for each step.")
+        return lambda step: given[step % len(given)]
+    require_int("batches", batches, 1, samples)
+    start, count = seed(rng), -(-samples // int(batches))
+
+    @lru_cache(maxsize=1)
+    def order(epoch: int) -> Numbers:
+        return np.random.default_rng([start, epoch]).permutation(samples)
+
+    def drawn(step: int) -> Numbers:
+        epoch, place = divmod(step, count)
+        return order(epoch)[place * batches : (place + 1) * batches]
+
+    return drawn
+
+
+def _rows(array: Any, indices: Numbers) -> Array:
+    """Return some rows of an array of any kind, or of a list."""
+    if not api.is_array_api_obj(array):
+        return np.asarray(array)[indices]
+    return api.array_namespace(array).take(array, integers(indices, array), axis=0)
+
+
+def _indices(batch: Any, samples: int) -> Numbers:
+    found = np.asarray(to_numpy(batch) if api.is_array_api_obj(batch) else batch)
+    right = found.ndim == 1 and found.size and found.dtype.kind in "iu"
+    if not right or found.min() < 0 or found.max() >= samples:
+        raise ValueError(
+            f"batches must hold indices from 0 to {samples - 1} for each step, got {batch!r}."
+        )
+    return found
