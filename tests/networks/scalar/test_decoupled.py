@@ -84,3 +84,11 @@ def test_shapes_of_data_for_outputs():
     for x, y in [(case.x, case.y), (case.x[:, None], case.y)]:
         np.testing.assert_array_equal(case.net.hessian(x, y).dense(), flat)
     assert case.net(case.x).shape == case.net(case.x[:, None]).shape == (5, 1)
+
+
+def test_the_loss_of_uncorrelated_inputs_from_moments_alone():
+    """The least loss counts once, and not for each input."""
+    case = typical("DecoupledInputs", m=3, d=3, x=ORTHOGONAL)
+    moments = hs.Moments.from_batches([(case.x, case.y)])
+    expected = np.mean((case.predictions[:, 0] - case.y) ** 2) / 2
+    assert float(case.net.loss(moments)) == pytest.approx(expected, rel=1e-13)

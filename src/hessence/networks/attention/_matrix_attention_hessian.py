@@ -17,7 +17,7 @@ from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import LARGEST_BLOCK, Columns, Subspaces
 
 CACHE = 2**16
-"""How many numbers about all tokens are worked on at a time."""
+"""How many numbers about all tokens one product forms at once."""
 
 
 @dataclass(frozen=True)

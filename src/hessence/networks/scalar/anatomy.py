@@ -72,7 +72,7 @@ class CellwiseAnatomy:
 
 
 def dissect(w: Array, v: Array, numbers: Gram, objective: Any) -> Anatomy:
-    """Take the outlier pair's larger value apart."""
+    """Split the larger outlier into its four terms."""
     xp = api.array_namespace(w)
     variance = objective.variance
     gradient = objective.gradient(numbers.inner)

@@ -12,7 +12,7 @@ import array_api_compat as api
 from hessence._common.arrays import Array, nonzero
 
 CACHE = 2**15
-"""How many numbers are summed at a time where an intermediate array is needed."""
+"""How many entries of w ± v are formed and summed at once."""
 
 
 class Gram(NamedTuple):
@@ -34,7 +34,7 @@ class Gram(NamedTuple):
     minus: Array
 
     def at(self, index: int | slice | None) -> Gram:
-        """Return the numbers of one product, or of some; with None, make them one of one."""
+        """Index the products; None adds an axis for a single one."""
         return Gram(*(number[..., index] for number in self))
 
 
@@ -54,14 +54,14 @@ def gram(w: Array, v: Array) -> Gram:
 
 
 def _squared_sum(w: Array, v: Array, sign: int) -> Array:
-    """Return ‖w ± v‖², a stretch at a time so that the sum stays in the cache."""
+    """Return ‖w ± v‖², in pieces that fit in the cache."""
     xp = api.array_namespace(w, v)
     total = xp.zeros_like(xp.vecdot(w[..., :1], v[..., :1]))
     m = int(w.shape[-1])
     for start in range(0, m, CACHE):
         own = slice(start, min(start + CACHE, m))
-        stretch = w[..., own] + v[..., own] if sign > 0 else w[..., own] - v[..., own]
-        total = total + xp.vecdot(stretch, stretch)
+        piece = w[..., own] + sign * v[..., own]
+        total = total + xp.vecdot(piece, piece)
     return total
 
 
