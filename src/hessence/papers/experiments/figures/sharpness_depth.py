@@ -345,5 +345,5 @@ EXPERIMENT = Experiment(
         "relu-layers": draw_relu_layers,
     },
     findings=findings,
-    minutes={"quick": 2, "paper": 40},
+    minutes={"quick": 4, "paper": 40},
 )
