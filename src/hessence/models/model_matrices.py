@@ -130,8 +130,9 @@ def hessian(
     Parameters
     ----------
     model : torch.nn.Module
-        The model, in float32 or float64. Dropout and batch normalisation in training mode are
-        refused, since a loss that changes from call to call has no Hessian.
+        The model, in float32 or float64. Dropout in training mode is refused, since a loss that
+        changes from call to call has no Hessian; so is batch normalisation in training mode, unless
+        all data are one batch.
     data : (x, y), DataLoader, Dataset, dict, or iterable of batches
         All data at once, as a tuple or a dictionary, or batches that can be read again and again.
         The first dimension counts samples. An input may be a tensor, a tuple of arguments or a

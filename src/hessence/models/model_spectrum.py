@@ -48,12 +48,13 @@ def spectrum(
 ) -> Spectrum | Estimate:
     """Return the Hessian spectrum of a model's loss: exact if there is a theorem, else estimated.
 
-    A model that is one of the solvable networks, or has two adjacent linear layers that a narrow
-    twin can shrink, gets a ``Spectrum`` with all eigenvalues, after its products have been compared
-    with automatic differentiation. So does a model with so many flat directions that at most 4096
-    dimensions are left, as there are with few samples: see ``hs.flat_directions``. Any other gets
-    an ``Estimate``: k eigenvalues with proved error bounds, the trace with a standard error, a
-    density with a band. The model is not changed.
+    A model gets a ``Spectrum`` with all eigenvalues in three cases: if it is one of the solvable
+    networks; if it has two linear layers with nothing, or a piecewise linear activation such as
+    ReLU, between them, and a narrow twin or cells shrink it enough; and if so many directions are
+    flat, as with few samples, that at most 4096 dimensions are left (see ``hs.flat_directions``).
+    Products have then been compared with automatic differentiation. Any other model gets an
+    ``Estimate``: k eigenvalues with proved error bounds, the trace with a standard error, a density
+    with a band. The model is not changed.
 
     Parameters
     ----------
@@ -107,9 +108,10 @@ def spectrum(
     density is computed when ``estimate.density`` is first looked at.
 
     Labels of an exact spectrum: "outlier" and "bulk" as in the papers, with the cell, input or
-    singular value after a slash; "twin" for eigenvalues of the narrow twin, with bulks
-    "bulk/pair/i" of its pairs of layers; "range" for those on the range of the Hessian of
-    a deep linear network or of any model of layers, and "flat" for what is outside of it.
+    singular value after a slash; "twin" for eigenvalues of a narrow twin, with bulks "bulk/pair/i"
+    of pairs of linear layers, or "bulk/layer i/cell c" of cells; "range" for eigenvalues on the
+    range of the Hessian; "flat" for zeros that a theorem tells, "flat/dead" for units that are
+    never on.
 
     Examples
     --------
