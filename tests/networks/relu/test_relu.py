@@ -195,6 +195,17 @@ def test_dead_units_are_flat():
     assert sum(space.multiplicity for space in s["flat/dead"]) == 4 * (3 + 2)
 
 
+def test_norm_of_a_part_does_not_form_the_gradients_of_all_predictions(monkeypatch):
+    rng = np.random.default_rng(5)
+    net = hs.ReLU([rng.normal(size=(9, 3)), rng.normal(size=(2, 9))])
+    H = net.hessian(rng.normal(size=(4, 3)), rng.normal(size=(4, 2)))
+    parts = {part: part.dense() for part in (H.ggn, H.functional)}
+    monkeypatch.delattr("hessence.networks.hidden_layers.Layout.join")
+    for part, matrix in parts.items():
+        np.testing.assert_allclose(part.squared_norm(), (matrix**2).sum(), rtol=1e-12)
+        np.testing.assert_allclose(part.trace(), np.trace(matrix), rtol=1e-12)
+
+
 def test_everything_is_dead():
     x = np.ones((4, 2))
     H = hs.ReLU([-np.ones((5, 2)), np.ones((4, 5)), np.ones((2, 4))]).hessian(x, np.ones((4, 2)))

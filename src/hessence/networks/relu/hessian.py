@@ -259,25 +259,32 @@ class ReLUHessian(Hessian):
 
         .. math:: \|F\|^2 = 2\sum_{i,j} (u_i\cdot u_j)(x_i\cdot x_j)(s_i\cdot s_j),
 
-        x having one entry 1 more for a bias.
+        x having one entry 1 more for a bias. JᵀJ is summed layer by layer from inner products; J
+        itself is needed for the inner product of the two parts alone.
         """
         xp, (n, outputs) = api.array_namespace(self.x), self.gradient.shape
         each = xp.broadcast_to(identity(outputs, self.x)[:, None, :], (outputs, n, outputs))
         changes: dict[str, Array] = {}
+        gram = 0.0
         for i, (back, signal) in enumerate(zip(self.pull(each), self.signals, strict=True), 1):
-            back = xp.reshape(back, (outputs * n, -1))
-            signals = xp.tile(signal, (outputs, 1))
-            changes |= {f"W{i}": back[:, :, None] * signals[:, None, :], f"b{i}": back}
-        J = self._layout.join(changes)
-        by_output = xp.reshape(J, (-1, outputs, n))
-        weighted = transpose(self.loss_hessian(transpose(by_output)))
-        weighted = xp.reshape(weighted, tuple(J.shape))
-        dual = xp.matmul(transpose(J), weighted)
-        trace, squared_norm = xp.sum(J * weighted), xp.sum(dual * transpose(dual))
+            back, signals = xp.reshape(back, (outputs * n, -1)), xp.tile(signal, (outputs, 1))
+            alike = xp.matmul(signal, transpose(signal)) + float(f"b{i}" in self.weights)
+            gram = gram + xp.matmul(back, transpose(back)) * xp.tile(alike, (outputs, outputs))
+            if self.part == "hessian":
+                changes |= {f"W{i}": back[:, :, None] * signals[:, None, :], f"b{i}": back}
+
+        def weighted(rows: Array) -> Array:
+            """Multiply rows (k, K n) by S."""
+            by_sample = transpose(xp.reshape(rows, (-1, outputs, n)))
+            return xp.reshape(transpose(self.loss_hessian(by_sample)), tuple(rows.shape))
+
+        dual = weighted(gram)
+        trace, squared_norm = xp.sum(xp.linalg.diagonal(dual)), xp.sum(dual * transpose(dual))
         u, x, s = (xp.matmul(a, transpose(a)) for a in (self.gradient, self.x, self.slopes[0]))
         squared_norm = squared_norm + 2 * xp.sum(u * (x + float("b1" in self.weights)) * s)
         if self.part == "hessian":
-            squared_norm = squared_norm + 2 * xp.sum(weighted * self.functional.times(J))
+            J = self._layout.join(changes)
+            squared_norm = squared_norm + 2 * xp.sum(weighted(J) * self.functional.times(J))
         return trace, squared_norm
 
     def trace(self) -> Array:
