@@ -1,5 +1,7 @@
 """Self-attention of any embedding dimension against autodiff."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -175,6 +177,16 @@ def test_products_of_many_columns_at_once():
     columns = np.random.default_rng(0).normal(size=(H.shape[0], 50))
     each = np.stack([H @ column for column in columns.T], axis=-1)
     np.testing.assert_allclose(H @ columns, each, rtol=1e-11, atol=1e-13)
+
+
+def test_parts_do_not_multiply_by_their_zeros():
+    net, x, y = instance(3)
+    H, nothing = net.hessian(x, y), {"ggn": ("skew", "first"), "functional": ("second",)}
+    for part, names in nothing.items():
+        own = getattr(H, part)
+        unused = {name: np.nan * getattr(own.moments, name) for name in names}
+        spoilt = replace(own, moments=replace(own.moments, **unused))
+        np.testing.assert_array_equal(spoilt.dense(), own.dense())
 
 
 def test_unused_keys_and_zero_weights():

@@ -143,17 +143,22 @@ class MatrixAttentionHessian(Hessian):
         dM = _times(dQ, transpose(self.W_k)) + _act(self.W_q, xp.permute_dims(dK, (1, 0, 2)))
         z = t.scale * _act(t.x, dM)
         dh = xp.matmul(t.covariance, z)
-        df = _act(t.mean, dV) + xp.matmul(transpose(self.W_v), dh)
-        d_first = t.loss_hessian(df)
-        swapped = xp.permute_dims(dV, (1, 0, 2))
-        on_value = _act(transpose(t.mean), d_first)
-        on_value = on_value + xp.permute_dims(_act(transpose(t.first), dh), (1, 0, 2))
-        on_h = xp.matmul(self.W_v, d_first) + _act(t.first, swapped)
-        on_z = xp.matmul(t.covariance, on_h) + xp.matmul(t.skew, z)
-        on_scores = t.scale * _act(transpose(t.x), on_z)
-        on_q = _times(on_scores, self.W_k) + _act(t.gradient, dK)
+        on_value = on_h = on_z = 0.0
+        if self.part != "functional":
+            df = _act(t.mean, dV) + xp.matmul(transpose(self.W_v), dh)
+            d_first = t.loss_hessian(df)
+            on_value = _act(transpose(t.mean), d_first)
+            on_h = xp.matmul(self.W_v, d_first)
+        if self.part != "ggn":
+            on_value = on_value + xp.permute_dims(_act(transpose(t.first), dh), (1, 0, 2))
+            on_h = on_h + _act(t.first, xp.permute_dims(dV, (1, 0, 2)))
+            on_z = xp.matmul(t.skew, z)
+        on_scores = t.scale * _act(transpose(t.x), xp.matmul(t.covariance, on_h) + on_z)
+        on_q = _times(on_scores, self.W_k)
         on_k = _times(xp.permute_dims(on_scores, (1, 0, 2)), self.W_q)
-        on_k = on_k + _act(transpose(t.gradient), dQ)
+        if self.part != "ggn":
+            on_q = on_q + _act(t.gradient, dK)
+            on_k = on_k + _act(transpose(t.gradient), dQ)
         return self._join(on_value, on_q, on_k)
 
     def _split(self, columns: Array) -> list[Array]:
@@ -181,13 +186,15 @@ class MatrixAttentionHessian(Hessian):
         xp, t = api.array_namespace(self.W_v), self.moments
         x, x_q = t.x, xp.matmul(t.x, self.W_q)
         long, turned = xp.sum(x * x, axis=-1), xp.sum(x_q * x_q, axis=-1)
+        keys = xp.matmul(self.W_k, transpose(self.W_k))
+        skew = turned * xp.sum(xp.linalg.diagonal(t.skew), axis=-1)
+        total = t.scale**2 * xp.sum(skew + long * xp.sum(t.skew * keys, axis=(-2, -1)))
+        if self.part == "functional":
+            return total
         # |h|² tr φ″, and with R = C W_V/√d_K: tr(φ″ RᵀR) and tr(φ″ Rᵀ W_K W_Kᵀ R).
         eye = identity(t.response.shape[-1], self.W_v)[None, ...]
         squares = xp.sum(t.mean * t.mean, axis=-1)
         through_keys = xp.matmul(transpose(self.W_k), t.response)
-        keys = xp.matmul(self.W_k, transpose(self.W_k))
-        skew = turned * xp.sum(xp.linalg.diagonal(t.skew), axis=-1)
-        total = t.scale**2 * xp.sum(skew + long * xp.sum(t.skew * keys, axis=(-2, -1)))
         for weights, factor in ((squares, eye), (turned, t.response), (long, through_keys)):
             change = transpose(factor)
             each = xp.sum(change * t.loss_hessian(change), axis=(-2, -1))
