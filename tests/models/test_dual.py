@@ -260,6 +260,43 @@ def test_a_gram_matrix_that_is_wrong_is_not_shown(monkeypatch):
     assert "differs from automatic differentiation" in estimate.reason
 
 
+@pytest.mark.parametrize("name", ["tanh_mlp", "conv_net"])
+def test_loss_factors_that_are_wrong_are_not_used(name, monkeypatch):
+    right = _dual._loss_factors
+
+    def wrong(*arguments):
+        return _dual.LossFactors([1.000001 * block for block in right(*arguments).blocks])
+
+    made = problem(name)
+    monkeypatch.setattr(_dual, "_loss_factors", wrong)
+    estimate = hs.ggn(made.model, made.data, made.loss).spectrum()
+    assert not estimate.exact
+    assert "differs from products with the matrix by 2.0e-06" in estimate.reason
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [("_root", "the loss Hessian differs from its parts"), ("between", "three factors")],
+)
+def test_a_wrong_step_of_the_dual_is_told_of(part, said, monkeypatch):
+    home = _dual if part == "_root" else _dual.LossFactors
+    right = getattr(home, part)
+    monkeypatch.setattr(home, part, lambda *arguments: 1.000001 * right(*arguments))
+    made = problem("tanh_mlp")
+    estimate = hs.ggn(made.model, made.data, made.loss).spectrum()
+    assert not estimate.exact
+    assert said in estimate.reason
+
+
+def test_one_product_is_not_compiled(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    made = problem("tanh_mlp")
+    assert_whole(hs.ggn(made.model, made.data, made.loss, compile=True).spectrum(), dense(made))
+
+
 def test_single_precision():
     made = problem("conv_net", torch.float32)
     double = problem("conv_net")
