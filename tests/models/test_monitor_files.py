@@ -1,8 +1,11 @@
 """A monitor's history in files: whole, damaged, resumed, and written by one rank of several."""
 
+import io
 import json
 import subprocess
 import sys
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 import torch.distributed as dist
 
 import hessence as hs
+from hessence.models._monitor_files import MonitorFiles
 from hessence.models.history import History
 from hessence.models.monitor import Monitor
 from tests.models import monitored_run, monitored_shares
@@ -236,6 +240,25 @@ def bombs(path):
             damaged[at] = rng.integers(256)
         path.write_bytes(bytes(damaged))
         yield
+
+
+@pytest.mark.parametrize("shape", [(10**9,), (10**9, 1), (0, 10**9), (2, 10**18), (-1, 10**9)])
+@pytest.mark.parametrize("archived", [True, False])
+def test_vectors_take_no_more_memory_than_their_file(tmp_path, shape, archived):
+    path, stream = tmp_path / "run.npz", io.BytesIO()
+    header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+    path.write_bytes(stream.getvalue())
+    if archived:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("hessian vectors.npy", stream.getvalue())
+    tracemalloc.start()
+    try:
+        states = MonitorFiles(tmp_path / "run.json")._states()
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+    assert sum(array.size for own in states.values() for array in own.values()) == 0
 
 
 def test_damaged_vectors_cost_products_and_nothing_else(tmp_path):
