@@ -192,6 +192,19 @@ def test_graphs_that_are_let_go(batches):
     assert H.kept_graphs == len(data)
 
 
+def test_graphs_that_another_thread_lets_go_of(batches):
+    class Fleeting(dict):
+        def __contains__(self, key):
+            was = super().__contains__(key)
+            self.clear()
+            return was
+
+    H = hs.hessian(*batches)
+    expected = H @ torch.ones(H.shape[0]).double()
+    H._graphs._kept = Fleeting(H._graphs._kept)
+    assert torch.equal(H @ torch.ones(H.shape[0]).double(), expected)
+
+
 def test_graphs_of_an_earlier_state_are_let_go(batches):
     """By whichever operators share the copy that has loaded another state."""
     chain, data = batches

@@ -234,8 +234,10 @@ class Graphs:
         if self._version != self._copy.version:
             self.release()
             self._version = self._copy.version
-        if index in self._kept:
-            return self._kept[index]
+        # Another thread may drop it meanwhile.
+        kept = self._kept.get(index)
+        if kept is not None:
+            return kept
         graph = self.build(chunk)
         return graph if self._compiled is None else self._compiled(graph)
 
@@ -266,7 +268,10 @@ class Graphs:
         return result
 
     def within(self, memory: float) -> Graphs:
-        """Return the same graphs in chunks that take no more than so many bytes."""
+        """Return the same graphs in chunks that take no more than so many bytes.
+
+        Without any bytes no graph is kept, and to compile its products is not worth the time.
+        """
         return Graphs(
             self.build,
             self._batches,
@@ -275,7 +280,7 @@ class Graphs:
             memory=min(memory, self._memory),
             size=self._size,
             best=self._best,
-            compiled=self._compiled,
+            compiled=self._compiled if memory else None,
         )
 
     def _width(self, rows: Tensor) -> int:
