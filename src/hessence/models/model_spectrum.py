@@ -108,10 +108,10 @@ def spectrum(
     density is computed when ``estimate.density`` is first looked at.
 
     Labels of an exact spectrum: "outlier" and "bulk" as in the papers, with the cell, input or
-    singular value after a slash; "twin" for eigenvalues of a narrow twin, with bulks "bulk/pair/i"
-    of pairs of linear layers, or "bulk/layer i/cell c" of cells; "range" for eigenvalues on the
-    range of the Hessian; "flat" for zeros that a theorem tells, "flat/dead" for units that are
-    never on.
+    singular value after a slash; "twin" for eigenvalues of a narrow twin, beside "bulk/layer name"
+    and, where there is an activation, "bulk/layer name/cell c", after the first of two layers;
+    "range" for eigenvalues on the range of the Hessian; "flat" for zeros that a theorem tells,
+    "flat/dead" for units that are never on.
 
     Examples
     --------

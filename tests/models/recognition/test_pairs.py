@@ -160,7 +160,7 @@ def test_bulk_is_the_gradient_of_the_product():
     assert [space.multiplicity for space in bulk] == [15] * 4
     values = torch.stack([space.value for space in bulk])
     torch.testing.assert_close(values, torch.cat([sigma, -sigma.flip(0)]))
-    assert {space.label for space in bulk} == {"bulk/0/0", "bulk/0/1"}
+    assert {space.label for space in bulk} == {"bulk/layer 0/0", "bulk/layer 0/1"}
 
 
 def test_wide():

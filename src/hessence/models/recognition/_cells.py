@@ -142,7 +142,9 @@ class _Cells:
                 never: Numbers = (patterns[i][:, self._members[i]] == 0).all(axis=0)
                 dead = never & (pair.activation == "relu")
             self.layers.append(
-                HiddenLayer(first.weight, first.bias, pair.second.weight, first.name, cells, dead)
+                HiddenLayer(
+                    first.weight, first.bias, pair.second.weight, f"layer {first.name}", cells, dead
+                )
             )
 
     def _patterns(self) -> dict[int, Numbers]:
