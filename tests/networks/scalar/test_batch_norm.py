@@ -124,3 +124,18 @@ def test_errors_count_those_of_the_normalised_data():
         assert part.rounding() > part.core.rounding() > 0
         s = part.spectrum()
         assert s.errors.max() < 1e-11 * s.norm
+
+
+@pytest.mark.parametrize("part", ["hessian", "ggn", "functional"])
+@pytest.mark.parametrize("shift", [False, True])
+def test_errors_of_a_batch_are_those_of_its_networks(part, shift):
+    rng = np.random.default_rng(8)
+    weights = rng.normal(size=(4 if shift else 3, 3, 5))
+    x, y = rng.normal(size=(2, 6))
+
+    def errors(index):
+        H = hs.ScalarBatchNorm(*weights[:, index]).hessian(x, y)
+        return (H if part == "hessian" else getattr(H, part)).spectrum().errors
+
+    each = [errors(i) for i in range(3)]
+    np.testing.assert_allclose(errors(slice(None)), each, rtol=0.02, atol=1e-20)
