@@ -124,3 +124,9 @@ def test_networks_of_a_batch_may_differ_in_their_cells():
         assert s.rank()[i] == one.rank()
     with pytest.raises(ValueError, match="pick one network"):
         s.spaces[0].vectors()
+
+
+def test_inner_products_are_summed_once(monkeypatch):
+    monkeypatch.delattr("hessence.networks.scalar.network.gram")
+    net = hs.ScalarReLU(w=[1.0, 2.0, 3.0], v=[1.0, -1.0, 2.0])
+    assert net.hessian([1.0, -1.0], [0.0, 1.0]).numbers is net._gram

@@ -18,6 +18,7 @@ from hessence.networks.scalar._rounding import of_cells
 from hessence.networks.scalar.anatomy import CellwiseAnatomy, dissect, phase_of
 from hessence.networks.scalar.cells import CELLS, CellProducts, Cells
 from hessence.networks.scalar.descent import ScalarDescent
+from hessence.networks.scalar.gram import Gram
 from hessence.networks.scalar.network import ProductNetwork, ScalarNetwork
 
 
@@ -152,6 +153,10 @@ class ScalarReLU(ScalarNetwork, ProductNetwork):
     @property
     def _rows(self) -> tuple[Array, Array]:
         return self._cells.weights
+
+    @property
+    def _gram(self) -> Gram:
+        return self._cells.gram
 
     def _by_parameter(self, rows: Array) -> Array:
         return api.array_namespace(rows).sum(rows, axis=-2)
