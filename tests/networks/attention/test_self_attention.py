@@ -356,3 +356,12 @@ def test_many_networks_with_sinks_of_their_own_are_taken_some_at_a_time():
     values = hs.SelfAttention(w_v, w_q, w_k).with_sink(sinks).hessian(x, y).spectrum().sharpness
     one = hs.SelfAttention(w_v[377], w_q[377], w_k[377]).with_sink(sinks[377])
     assert float(values[377]) == pytest.approx(float(one.hessian(x, y).spectrum().sharpness))
+
+
+@pytest.mark.parametrize("part", ["ggn", "functional"])
+def test_eigenvalues_take_no_basis(part, monkeypatch):
+    monkeypatch.delattr("hessence.networks.scalar.products.Frame")
+    H = hs.SelfAttention(1.0, [1.0, 2.0, 0.5], [0.5, -1.0, 1.0]).hessian([1.0, 2.0], [0.0, 1.0])
+    own = getattr(H, part)
+    eigenvalues = np.linalg.eigvalsh(own.dense())[::-1]
+    np.testing.assert_allclose(own.spectrum().eigenvalues, eigenvalues, atol=1e-14)

@@ -211,28 +211,28 @@ class AttentionHessian(Hessian):
         )
 
     def times(self, columns: Array) -> Array:
-        xp = api.array_namespace(self.w_q)
-        alpha, beta = (a[..., None, None] for a in self.scalars[:2])
-        u = xp.concat([self.w_k, self.w_q], axis=-1)[..., None]
-        value, rest = columns[..., :1, :], columns[..., 1:, :]
+        xp, m = api.array_namespace(self.w_q), int(self.w_q.shape[-1])
+        dv, dq, dk = columns[..., :1, :], columns[..., 1 : m + 1, :], columns[..., m + 1 :, :]
+        w_q, w_k = self.w_q[..., None], self.w_k[..., None]
+        alpha, beta, gamma, zeta = (a[..., None, None] for a in self.scalars)
+        along = xp.matmul(transpose(w_k), dq) + xp.matmul(transpose(w_q), dk)
+        on_inner = beta * dv + zeta * along
         return stack_rows(
-            alpha * value + beta * xp.matmul(transpose(u), rest),
-            beta * u * value + self._inner.times(rest),
+            alpha * dv + beta * along, gamma * dk + w_k * on_inner, gamma * dq + w_q * on_inner
         )
 
     def exact_spectrum(self) -> Spectrum:
         """Return the outliers of ζ u uᵀ + γ K in one block with w_V, and its other eigenvalues."""
-        s, (outliers, *others) = self.scalars, self._inner.exact_spectrum().families
+        s, (outliers, *others) = self.scalars, self._inner.families()
         if self.part == "ggn":
             length = root(self.numbers.norm)
             matrix = _symmetric([s.alpha, s.beta * length], [s.zeta * length * length])
         else:
             matrix = outlier_block(s, self.numbers)
-        without_value = outliers.isometry(0)
 
         def embed(coordinates: Array, copies: Array) -> Array:
             value = coordinates[..., :1, None] * copies
-            return stack_rows(value, without_value(coordinates[..., 1:], copies))
+            return stack_rows(value, outliers.isometry(0)(coordinates[..., 1:], copies))
 
         def place(vectors: Array) -> Array:
             return stack_rows(zero_rows(1, vectors), vectors)

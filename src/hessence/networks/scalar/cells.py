@@ -111,7 +111,7 @@ class CellProducts(Products):
         w, v = (xp.take(a[c, :], index, axis=0) for a in (self.w, self.v))
         return w, v, place
 
-    def _families(self) -> list[Subspaces]:
+    def families(self) -> list[Subspaces]:
         xp, families = api.array_namespace(self.w), []
         for c, populated in enumerate(self.populated):
             units = self._units[..., c]

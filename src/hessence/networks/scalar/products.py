@@ -114,7 +114,7 @@ class Products(Hessian):
 
     def exact_spectrum(self) -> Spectrum:
         method = "coupled block" if self.coupled and self.part != "functional" else "closed form"
-        return Spectrum(self._families(), method, operator=self)
+        return Spectrum(self.families(), method, operator=self)
 
     def times(self, columns: Array) -> Array:
         xp, half = api.array_namespace(self.w), int(columns.shape[-2]) // 2
@@ -167,7 +167,8 @@ class Products(Hessian):
 
     # The invariant subspaces.
 
-    def _families(self) -> list[Subspaces]:
+    def families(self) -> list[Subspaces]:
+        """Return the invariant subspaces: the outliers, then the others."""
         families = self._of_products(slice(None), self._units, 1)
         if self.coupled and self.part != "functional":
             families[0] = self._coupled_outliers()
