@@ -204,9 +204,8 @@ def largest_magnitude(values: Array, counts: Array) -> Array:
 
 def repeated(counts: Numbers) -> Numbers:
     """Return the index of each group as often as its count says, (..., size)."""
-    groups = np.arange(counts.shape[-1])
-    rows = [np.repeat(groups, row) for row in counts.reshape(-1, len(groups))]
-    return np.reshape(rows, (*counts.shape[:-1], -1))
+    groups = np.broadcast_to(np.arange(counts.shape[-1]), counts.shape)
+    return np.repeat(groups.ravel(), counts.ravel()).reshape((*counts.shape[:-1], -1))
 
 
 def expanded(values: Numbers, counts: Numbers) -> Numbers:

@@ -60,7 +60,7 @@ def _squared_sum(w: Array, v: Array, sign: int) -> Array:
     m = int(w.shape[-1])
     for start in range(0, m, CACHE):
         own = slice(start, min(start + CACHE, m))
-        piece = w[..., own] + sign * v[..., own]
+        piece = w[..., own] + v[..., own] if sign > 0 else w[..., own] - v[..., own]
         total = total + xp.vecdot(piece, piece)
     return total
 
