@@ -54,11 +54,9 @@ class Reduced(Operator):
         return self.project(self.whole.times(self.embed(columns)))
 
     def rounding(self) -> Any:
-
         return self.whole.rounded
 
     def release(self) -> None:
-
         self.whole.release()
         getattr(self.multiply, "release", lambda: None)()
 
