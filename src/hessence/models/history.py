@@ -144,12 +144,16 @@ class History(Saved, kind="history"):
     steps = _column("step", "The steps (n,).", int)
     loss = _column("loss", "The loss (n,).")
     sharpness = _column("sharpness", "The largest eigenvalue of the Hessian (n,).")
-    eigenvalues = _column("eigenvalues", "The largest of the Hessian (n, k).", rows=True)
-    errors = _column("errors", "Error bounds of these eigenvalues (n, k).", rows=True)
-    ggn_eigenvalues = _column(
-        "ggn_eigenvalues", "The largest of the Gauss–Newton matrix (n, k).", rows=True
+    eigenvalues = _column(
+        "eigenvalues", "The largest eigenvalues of the Hessian (n, k).", rows=True
     )
-    ggn_errors = _column("ggn_errors", "Error bounds of these eigenvalues (n, k).", rows=True)
+    errors = _column("errors", "Error bounds of the Hessian's eigenvalues (n, k).", rows=True)
+    ggn_eigenvalues = _column(
+        "ggn_eigenvalues", "The largest eigenvalues of the Gauss–Newton matrix (n, k).", rows=True
+    )
+    ggn_errors = _column(
+        "ggn_errors", "Error bounds of the Gauss–Newton matrix's eigenvalues (n, k).", rows=True
+    )
     ggn_gap = _column(
         "ggn_gap", "How far the sharpness is from the Gauss–Newton matrix's, relative (n,)."
     )
