@@ -130,3 +130,10 @@ def test_a_long_batch_agrees_with_its_members(which):
         assert float(found.eigenvalues[i, 0]) == pytest.approx(float(best), rel=1e-7)
         z = found.eigenvectors[i]
         assert np.linalg.norm(H @ z - found.eigenvalues[i] * z) < 1e-6
+
+
+def test_gradients_where_all_is_flat():
+    """Far from the targets, Huber's loss is straight, and its Gauss–Newton part zero."""
+    layers = [torch.full(shape, 9.0, requires_grad=True) for shape in ((3, 2), (3, 3), (2, 3))]
+    H = hs.DeepLinear(layers).hessian(torch.ones(2, 2), torch.zeros(2, 2), "huber")
+    assert (H.ggn.spectrum().eigenvalues == 0).all()

@@ -89,7 +89,7 @@ class GaussNewton:
     def _values(self) -> Array:
         """The eigenvalues in that order."""
         H = self.hessian
-        if requires_gradient(*H.weights, H.loss_hessian(H.gradient)):
+        if len(self._order) and requires_gradient(*H.weights, H.loss_hessian(H.gradient)):
             # The derivative of an eigenvalue is zᵀ dH z; eigenvectors are constants.
             return api.array_namespace(self._basis).sum(self._basis * (H @ self._basis), axis=0)
         return api.array_namespace(self.values).take(
