@@ -164,7 +164,8 @@ class Subspaces:
         """Return a bound for the error of each of ``eigenvalues``, given the operator's norm."""
         shape = tuple(self.eigenvalues.shape)
         if self.errors is not None:
-            return np.reshape(self.errors(), shape) + np.asarray(self.defect)[..., None]
+            defect: Numbers = np.asarray(self.defect)[..., None]
+            return np.reshape(self.errors(), shape) + defect
         solved = (ROUNDING + self.size) * epsilon(self.eigenvalues) * to_numpy(norm)
         known = hasattr(self.operator, "rounded")
         rounding = to_numpy(self.operator.rounded) if known else 0.0
