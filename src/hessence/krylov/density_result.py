@@ -205,7 +205,8 @@ class Density(Saved, kind="density"):
 
         Known `eigenvalues`, as from ``hs.eigenpairs``, are marked along the bottom. The legend says
         `label`, by default the width; the default `color` is a new one. Several densities fit on
-        the same axes; compare their heights only if they have the same ``width``.
+        the same axes `ax`, by default new ones; compare their heights only if they have the same
+        ``width``.
         """
         from hessence.plotting.density import draw_density
 

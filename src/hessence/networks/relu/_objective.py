@@ -25,7 +25,8 @@ from hessence.data.rounding import moved_derivatives
 class LossHessian:
     """A symmetric map of changes (..., n, K) of the predictions."""
 
-    entries: Array  # (n, K) if it acts on each prediction, (n, K, K) on each sample, (n, K, n, K)
+    entries: Array
+    """(n, K) if it acts on each prediction alone, (n, K, K) on each sample, else (n, K, n, K)."""
 
     def __call__(self, df: Array) -> Array:
         """Apply the map."""
