@@ -297,6 +297,36 @@ def test_one_product_is_not_compiled(monkeypatch):
     assert_whole(hs.ggn(made.model, made.data, made.loss, compile=True).spectrum(), dense(made))
 
 
+def test_a_product_in_few_parameters_does_not_speak_for_the_others(monkeypatch):
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(_, x):
+            return 2 * x
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(_, given):
+            return 2 * given
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 3).double(), nn.Linear(3, 2).double()
+
+        def forward(self, x):
+            return self.b(Once.apply(self.a(x)))
+
+    G = hs.ggn(Model(), (numbers(4, 2), numbers(4, 2)))
+    with pytest.raises(NotImplementedError, match="differentiable once"):
+        G.kernel()
+    monkeypatch.setattr(_dual, "CHUNK_BYTES", 1.0)
+    monkeypatch.setattr(_dual, "_confirmed", lambda G, rows, gram: gram)
+    G = hs.ggn(Model(), (numbers(4, 2), numbers(4, 2)))
+    G.spectrum()
+    with pytest.raises(NotImplementedError, match="differentiable once"):
+        G @ torch.ones(G.shape[0]).double()
+
+
 def test_single_precision():
     made = problem("conv_net", torch.float32)
     double = problem("conv_net")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from hessence.models._gram import CHUNK_BYTES, Rows
 from hessence.models._jacobian import Jacobian
 from hessence.models._layer_factors import MisfitError
 from hessence.models._loss_hessian import LossHessian, sample_blocks
+from hessence.models._products import GgnGraph
 from hessence.models.criterion import PairCriterion
 from hessence.models.data import parallel
 from hessence.spectra.frames import Complement
@@ -150,8 +151,9 @@ def _confirm_by_product(G: Any, rows: Rows, factors: LossFactors) -> None:
             pushed = factors.apply(jacobian.push(v), transposed=True)
             ours = jacobian.pull(factors.apply(pushed, transposed=False))
             return_freed_memory()
-            # Graphs are not kept: each may hold a gradient of all parameters.
-            product = type(G)(G.problem, G._graphs.within(0), chosen) @ v
+            build = partial(GgnGraph, G.problem.copy, G.problem.criterion, only=chosen)
+            graphs = G.problem.graphs(build, functional=False).within(0)
+            product = type(G)(G.problem, graphs, chosen) @ v
             return_freed_memory()
             return _require_small(
                 "Jᵀ L Lᵀ J differs from products with the matrix", ours - product, product

@@ -28,7 +28,7 @@ class Jacobian:
     """
 
     def __init__(self, problem: Problem, samples: int, chosen: Sequence[int]) -> None:
-        self._problem, self._samples = problem, samples
+        self._problem, self._samples, self._tested = problem, samples, False
         self._parameters = problem.copy.parameters.restricted(chosen)
 
     @property
@@ -63,6 +63,9 @@ class Jacobian:
             pulled = gradients(
                 prediction, self._leaves, dummy, create_graph=True, materialize_grads=True
             )
+            if not self._tested:
+                self._problem.copy.require_second(pulled, whole=False)
+                self._tested = True
             # The graph is needed, and not Jᵀ0, which is as long as a column.
             edges = {i: get_gradient_edge(p) for i, p in enumerate(pulled) if p.requires_grad}
             del pulled, prediction

@@ -246,17 +246,18 @@ class ModelCopy:
         ]
         return [name for leaf, name in ours.items() if leaf in leaves], past
 
-    def require_second(self, gradients: Iterable[Tensor]) -> None:
-        """Refuse gradients with an operation that is marked as differentiable once; tested once.
+    def require_second(self, gradients: Iterable[Tensor], *, whole: bool = True) -> None:
+        """Refuse gradients with an operation that is marked as differentiable once.
 
         Where nothing else depends on parameters, PyTorch takes it for a constant without a word.
+        Gradients in all parameters, the `whole`, are tested once.
         """
         if not self._twice and any(node.name() == ERROR for node in graph_uses(gradients)):
             raise NotImplementedError(
                 "model or loss has an operation that is differentiable once, as a custom backward "
                 f"may be: {REMEDY}"
             )
-        self._twice = True
+        self._twice = self._twice or whole
 
     def patterns(self, params: Sequence[Any], known: Sequence[str]) -> list[str]:
         """Return name patterns for patterns, parts and parameters of the user's model."""

@@ -74,10 +74,17 @@ class GgnGraph(Graph):
     r"""The Gauss–Newton matrix :math:`J^\top \nabla^2\ell(f) J` of the total over a batch.
 
     With a dummy u the backward pass :math:`J^\top u` is recorded; it is linear in u, and a backward
-    pass through the record gives :math:`J v`.
+    pass through the record gives :math:`J v`. It holds a gradient of all parameters, or of those
+    in `only`; then products are with vectors restricted to these.
     """
 
-    def __init__(self, copy: ModelCopy, criterion: PairCriterion, batch: Any) -> None:
+    def __init__(
+        self,
+        copy: ModelCopy,
+        criterion: PairCriterion,
+        batch: Any,
+        only: Sequence[int] | None = None,
+    ) -> None:
         inputs, target = batch
         prediction = copy.run(predict, inputs)
         if not isinstance(prediction, Tensor):
@@ -90,9 +97,12 @@ class GgnGraph(Graph):
         self._leaves = copy.parameters.leaves
         self._prediction = prediction
         self._dummy = torch.zeros_like(prediction, requires_grad=True)
-        self._pulled = derivatives(prediction, self._leaves, self._dummy, create_graph=True)
+        held = range(len(self._leaves)) if only is None else only
+        leaves = [self._leaves[i] for i in held]
+        pulled = derivatives(prediction, leaves, self._dummy, create_graph=True)
         if prediction.requires_grad:
-            copy.require_second(self._pulled)
+            copy.require_second(pulled, whole=only is None)
+        self._pulled = dict(zip(held, pulled, strict=True))
 
     def multiply(
         self, directions: Sequence[Tensor], chosen: Sequence[int], *, batched: bool = False
