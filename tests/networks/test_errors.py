@@ -28,6 +28,16 @@ def test_no_eigenvalue_is_further_off_than_its_error(kind, seed):
         assert worst <= 1, (net, net.parameters(), x, y, loss, part, spectrum.method)
 
 
+def test_errors_hold_where_all_of_an_eigenvalue_is_an_error():
+    """The residual is rounding, so that it cannot be told on which side of Huber's kink it is."""
+    net = hs.DecoupledInputs([[-38059155.77821783]], [[-38059155.79724741]])
+    x, y = np.asarray([[10.0]]), np.asarray([1.4484993392749014e16])
+    worst, _ = bounded.excess(
+        net, x, y, "huber", lambda t, x: bounded.decoupled_inputs(t, x, (1, 1)), "ggn"
+    )
+    assert worst <= 1
+
+
 @pytest.mark.parametrize("kind", ["ScalarLinear", "ScalarReLU", "DecoupledOutputs"])
 @given(SEEDS)
 def test_small_eigenvalues_are_as_accurate_as_they_say(kind, seed):

@@ -80,7 +80,9 @@ class ProductRounding:
         found = (8 * spacing * height, np.sqrt(size), np.sqrt(8 * spacing * size))
         if errors is not None:
             found = errors(share * norm / 2)
-        return cls(found[0], found[2] ** 2, found[1] ** 2, inner, norm, height, share)
+        # All of s may be an error, where a loss has a kink: it meets the error of ‖u‖², too.
+        off = (1 + share) * found[2] ** 2
+        return cls(found[0], off, found[1] ** 2, inner, norm, height, share)
 
     def at(self, own: slice) -> ProductRounding:
         """Return the bounds for some of the products."""
@@ -108,8 +110,8 @@ class ProductRounding:
         off = self.gradient + self.hessian * self.norm + self.share * both
         slack = self.share * self.norm / 2
         far = self.height + 2 * self.size * self.inner
-        off_far = self.gradient + 2 * (self.size * slack + self.inner * self.hessian)
-        off_far = off_far + self.share * far
+        off_far = self.gradient + 2 * self.inner * self.hessian + self.share * far
+        off_far = off_far + 2 * (self.size + self.hessian) * slack
         scale = nonzero(outer)
         ratio = np.minimum(1.0, far / scale)
         small = ratio * self.gradient + (self.height * off_far + inner * off) / scale
