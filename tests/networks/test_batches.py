@@ -1,9 +1,11 @@
 """Many networks in one call: the same as one at a time."""
 
+import array_api_strict
 import numpy as np
 import pytest
 import torch
 
+import hessence as hs
 from tests.oracle import KINDS, LOSSES, OWN
 from tests.strategies import shapes, typical
 
@@ -84,3 +86,30 @@ def test_batches_of_tensors_and_slices(kind):
     np.testing.assert_allclose(theirs.eigenvalues, mine.eigenvalues, rtol=1e-12, atol=1e-13)
     assert net[1:3].batch_shape == (2,)
     np.testing.assert_array_equal(net[1:3].parameters(), net.parameters()[1:3])
+
+
+def test_batches_in_any_array_library():
+    """The standard, unlike NumPy, wants every dimension of an array named in an index."""
+    rng = np.random.default_rng(0)
+    w, v = rng.normal(size=(2, 3, 4))
+    x, y = rng.normal(size=(2, 7))
+    tokens = rng.normal(size=(5, 3))
+    strict = array_api_strict.asarray
+    for make, inputs, targets in (
+        (lambda a: hs.ScalarLinear(a(w), a(v)), x, y),
+        (lambda a: hs.ScalarReLU(a(w), a(v)), x, y),
+        (lambda a: hs.SelfAttention(a(w[:, 0]), a(w), a(v)).with_sink(a(v[:, 0])), tokens, -tokens),
+    ):
+        plain, own = make(np.asarray), make(strict)
+        data = strict(inputs), strict(targets)
+        for index in (0, slice(1, None), (2,), (2, ...)):
+            np.testing.assert_array_equal(own[index].parameters(), plain[index].parameters())
+        method = "anatomy" if hasattr(plain, "anatomy") else "bounds"
+        theirs, ours = getattr(plain, method)(inputs, targets), getattr(own, method)(*data)
+        assert repr(ours).count("Array") > 0
+        for field in ("sharpness", "condition_number"):
+            if hasattr(theirs, field):
+                np.testing.assert_array_equal(getattr(ours, field), getattr(theirs, field))
+        np.testing.assert_array_equal(
+            own.hessian(*data).ggn_error(), plain.hessian(inputs, targets).ggn_error()
+        )

@@ -295,6 +295,20 @@ def nonzero(array: Array) -> Array:
     return xp.where(array == 0, xp.ones_like(array), array)
 
 
+def picked(array: Array, index: Any) -> Array:
+    """Return ``array[index]`` for an index into the first dimensions only.
+
+    NumPy appends the ellipsis that the array API standard asks for.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    return array[parts if any(part is Ellipsis for part in parts) else (*parts, Ellipsis)]
+
+
+def as_scalar(array: Array) -> Array:
+    """Return NumPy's scalar of an array without dimensions, and any other array as it is."""
+    return array[()] if array.ndim == 0 else array
+
+
 def transpose(matrix: Array) -> Array:
     """Exchange the last two axes."""
     return api.array_namespace(matrix).matrix_transpose(matrix)

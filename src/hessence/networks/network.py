@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import array_api_compat as api
 
-from hessence._common.arrays import Array, floating
+from hessence._common.arrays import Array, floating, picked
 from hessence.data.losses import PointwiseLoss
 from hessence.networks.descent import Descent, WeightDescent
 from hessence.spectra.hessian import Hessian
@@ -93,7 +93,7 @@ class Network(ABC):
         """Return the networks at an index into the batch dimensions."""
         if not self.batch_shape:
             raise IndexError("this is a single network; only a batch of networks has an index.")
-        return self._rebuild({name: weight[index] for name, weight in self._weights.items()})
+        return self._rebuild({name: picked(w, index) for name, w in self._weights.items()})
 
     def __iter__(self) -> Any:
         """Iterate over the networks of a batch."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, epsilon, like, nonzero, to_double, to_numpy
+from hessence._common.arrays import Array, as_scalar, epsilon, like, nonzero, to_double, to_numpy
 from hessence.spectra.operators import Operator
 from hessence.spectra.spectrum import Spectrum
 
@@ -74,7 +74,7 @@ class Hessian(Operator):
         mine, theirs = self.spectrum().sharpness, self.ggn.spectrum().sharpness
         gap = xp.abs(mine - theirs)
         missing = xp.where(gap == 0, 0 * gap, float("nan") + 0 * gap)
-        return xp.where(mine == 0, missing, gap / xp.abs(nonzero(mine)))[()]
+        return as_scalar(xp.where(mine == 0, missing, gap / xp.abs(nonzero(mine))))
 
 
 def positive_norm(operator: Operator) -> Any:

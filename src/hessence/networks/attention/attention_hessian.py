@@ -26,6 +26,7 @@ import numpy as np
 from hessence._common.arrays import (
     Array,
     Numbers,
+    as_scalar,
     epsilon,
     stack_rows,
     to_double,
@@ -207,7 +208,7 @@ class AttentionHessian(Hessian):
             xi,
             (third - xi, third + xi),
             (third + xi / 2, third + xi),
-            xp.where(no_bulk, missing, ratio)[()],
+            as_scalar(xp.where(no_bulk, missing, ratio)),
         )
 
     def times(self, columns: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import array_api_compat as api
 
 from hessence._common.arguments import as_positive
-from hessence._common.arrays import Array, floating, require_same_shape, require_shape
+from hessence._common.arrays import Array, floating, picked, require_same_shape, require_shape
 from hessence.data.losses import PointwiseLoss
 from hessence.networks.attention._descent import AttentionDescent
 from hessence.networks.attention._rounding import scalar_errors
@@ -144,7 +144,7 @@ class SelfAttention(AttentionNetwork):
         if self.sink is None or not self.sink.ndim:
             return super().__getitem__(index)
         chosen = self._weights | {"sink": self.sink}
-        return self._like(**{name: array[index] for name, array in chosen.items()})
+        return self._like(**{name: picked(array, index) for name, array in chosen.items()})
 
     def gradient(
         self, x: Array, y: Array = None, loss: str | PointwiseLoss = "mse", *, mask: Array = None

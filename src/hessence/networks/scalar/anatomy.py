@@ -9,7 +9,7 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, epsilon, nonzero, to_numpy
+from hessence._common.arrays import Array, as_scalar, epsilon, nonzero, to_numpy
 from hessence.networks.scalar.gram import Gram, outlier_pair
 
 
@@ -93,7 +93,7 @@ def dissect(w: Array, v: Array, numbers: Gram, objective: Any) -> Anatomy:
         norm_imbalance=(imbalance / full) * imbalance / 2,
         non_collinearity=area / 2,
         distance_from_target=(distance / full) * distance / 2,
-        sharpness=sharpness[()],
+        sharpness=as_scalar(sharpness),
     )
 
 
