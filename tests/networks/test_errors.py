@@ -38,6 +38,23 @@ def test_errors_hold_where_all_of_an_eigenvalue_is_an_error():
     assert worst <= 1
 
 
+def test_errors_hold_where_rounding_hides_that_inputs_are_coupled():
+    """Huber's second derivative is computed as 0, where it may be 1 and couple all inputs."""
+    rng, methods = np.random.default_rng(0), set()
+    for _ in range(100):
+        D = int(rng.integers(2, 5))
+        W, V = rng.normal(size=(2, D, 1)) * rng.choice([2e7, 5e7, 1e8, 2e8], size=(2, 1, 1))
+        x = rng.normal(size=(int(rng.integers(1, 3)), D))
+        y = x @ (W * V)[:, 0] + rng.integers(-3, 4, size=len(x))
+        worst, spectrum = bounded.excess(
+            hs.DecoupledInputs(W, V), x, y, "huber",
+            lambda t, x, D=D: bounded.decoupled_inputs(t, x, (D, 1)), "ggn",
+        )  # fmt: skip
+        methods.add(spectrum.method)
+        assert worst <= 1
+    assert methods == {"closed form", "coupled block"}
+
+
 @pytest.mark.parametrize("kind", ["ScalarLinear", "ScalarReLU", "DecoupledOutputs"])
 @given(SEEDS)
 def test_small_eigenvalues_are_as_accurate_as_they_say(kind, seed):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import array_api_compat as api
-import numpy as np
 
-from hessence._common.arrays import Array, epsilon, floating, require_shape, to_double
+from hessence._common.arrays import Array, epsilon, floating, require_shape
 from hessence.data.losses import PointwiseLoss
 from hessence.data.matrix_objectives import MatrixQuadratic
 from hessence.data.moments import Moments
@@ -83,9 +82,7 @@ class DecoupledInputs(_Decoupled):
         H = super().hessian(x, y, loss)
         if not (H.coupled and _is_diagonal(H.loss_hessian, CORRELATION_TOLERANCE)):
             return H
-        diagonal = api.array_namespace(self.W).linalg.diagonal(H.loss_hessian)
-        neglected = _coupling(H.loss_hessian, self._gram.norm)
-        return replace(H, loss_hessian=diagonal, neglected=neglected)
+        return H.uncoupled()
 
     def _predict(self, inputs: Array) -> Array:
         xp = api.array_namespace(inputs)
@@ -155,11 +152,3 @@ def _is_diagonal(matrix: Array, ulps: int) -> bool:
     eye = xp.eye(matrix.shape[-1], dtype=xp.bool, device=api.device(matrix))
     small = xp.abs(matrix) <= ulps * epsilon(matrix) * size
     return bool(xp.all(xp.logical_or(eye, small)))
-
-
-def _coupling(matrix: Array, norm: Array) -> Any:
-    """Return a bound for the norm of what the entries off the diagonal do to the Hessian."""
-    entries = np.abs(to_double(matrix))
-    entries = entries * (1 - np.eye(entries.shape[-1]))
-    lengths = np.sqrt(to_double(norm))
-    return np.sum(lengths[..., :, None] * entries * lengths[..., None, :], axis=(-2, -1))

@@ -22,7 +22,7 @@ from typing import Any
 import array_api_compat as api
 import numpy as np
 
-from hessence._common.arrays import Array, Numbers, identity, like, stack_rows, zero_rows
+from hessence._common.arrays import Array, Numbers, identity, like, stack_rows, to_double, zero_rows
 from hessence.networks.scalar._rounding import Derivatives, ProductRounding
 from hessence.networks.scalar.gram import Gram, outlier_pair, root
 from hessence.spectra.frames import Frame
@@ -84,6 +84,22 @@ class Products(Hessian):
     def coupled(self) -> bool:
         """Whether the loss couples different products."""
         return bool(self.loss_hessian.ndim > self.gradient.ndim)
+
+    def uncoupled(self) -> Products:
+        """Return the Hessian without what couples different products, which is neglected.
+
+        What rounding may have done to the coupling is neglected with it: at a kink of the loss that
+        may be all of it.
+        """
+        entries, norm = np.abs(to_double(self.loss_hessian)), to_double(self.numbers.norm)
+        spread = np.sqrt(self._rounding.hessian)
+        entries = entries + spread[..., :, None] * spread[..., None, :]
+        entries = entries * (1 - np.eye(entries.shape[-1]))
+        lengths = np.sqrt(norm)
+        couplings = lengths[..., :, None] * entries * lengths[..., None, :]
+        return replace(
+            self, loss_hessian=self._diagonal, neglected=np.sum(couplings, axis=(-2, -1))
+        )
 
     @property
     def reference(self) -> Array:
