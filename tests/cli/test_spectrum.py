@@ -70,6 +70,15 @@ def wrong():
     return 5
 
 
+def closure():
+    model, data, loss = closures()
+    return model, data[0], loss
+
+
+def batches():
+    return *closures()[:2], lambda prediction, target: prediction.sum()
+
+
 def closures():
     torch.manual_seed(1)
     model, (x, y) = nn.Linear(3, 2).double(), torch.randn(2, 30, 3).double()
@@ -150,7 +159,9 @@ def test_the_loss_may_be_left_out(script, tmp_path, capsys):
         ("{script}:", "the target must read SCRIPT.py:FUNCTION"),
         ("{script}:biuld", "has no function biuld; near it: build"),
         ("{script}:dropout", "layer '1' (Dropout) drops values at random: call model.eval()"),
-        ("{script}:dropout", "which leaves the model as it is. Here that is --eval-mode."),
+        ("{script}:dropout", "model as it is. Here eval_mode=True is --eval-mode."),
+        ("{script}:closure", "pass closure=True. Here closure=True is --closure."),
+        ("{script}:batches", "is over. Here reduction= is --reduction."),
         ("{script}:broken", "failed in line 29 of training.py: RuntimeError: no data today"),
         (
             "{script}:mismatched",

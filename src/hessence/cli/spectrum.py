@@ -26,6 +26,14 @@ from hessence.papers.page import Picture
 MARKED = 64
 """How many eigenvalues the picture of an exact spectrum marks at most."""
 
+OPTIONS = {
+    "eval_mode=True": "--eval-mode",
+    "closure=True": "--closure",
+    "reduction=": "--reduction",
+    "memory=": "--memory",
+}
+"""How the command line writes what messages say to pass."""
+
 
 def add(commands: Any) -> None:
     """Add the command to the parser's commands."""
@@ -176,13 +184,19 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}{_place(error)}: {error}"
 
 
+def _with_option(message: str) -> str:
+    """Add the option that stands for an argument that a message names."""
+    for argument, option in OPTIONS.items():
+        if argument in message:
+            return f"{message.removesuffix('.')}. Here {argument} is {option}."
+    return message
+
+
 def _find(
     model: Any, data: Any, loss: Any, options: argparse.Namespace, bar: ProgressBar
 ) -> hs.Spectrum | hs.Estimate:
     if importlib.util.find_spec("torch") is None:
         raise CommandError("spectra of models need PyTorch: pip install 'hessence[torch]'.")
-    from hessence.models.model_layers import TrainingModeError
-
     bar.begin("eigenvalues and trace", None)
     try:
         alike = ("params", "reduction", "method", "which", "tol", "eval_mode", "probes", "steps")
@@ -195,10 +209,8 @@ def _find(
             done = result.products
             bar.begin("density", done + options.probes * options.steps)
             _ = result.density  # computed here, while the bar is shown
-    except TrainingModeError as error:
-        raise CommandError(f"{error} Here that is --eval-mode.") from error
     except (TypeError, ValueError) as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(_with_option(str(error))) from error
     except Exception as error:
         # The error comes from the user's own code, or from PyTorch on its behalf.
         raise CommandError(f"the model cannot be run on its data: {_told(error)}") from error
