@@ -138,6 +138,11 @@ MODELS = {
     "function": (lambda: torch.tanh, TypeError, "model must be a torch.nn.Module, got builtin"),
     "class": (lambda: nn.Linear, TypeError, "model must be a torch.nn.Module, got type"),
     "none": (lambda: None, TypeError, "model must be a torch.nn.Module, got NoneType"),
+    "network": (
+        lambda: hs.TwoLayerLinear(torch.ones(2, 4), torch.ones(4, 2)),
+        TypeError,
+        r"got TwoLayerLinear; its own Hessian is net.hessian\(x, y\)\.$",
+    ),
     "no parameters": (nn.Tanh, ValueError, "model has no parameters"),
 }
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from hessence.networks.network import Network
+
 _Dropout = nn.modules.dropout._DropoutNd
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
@@ -59,7 +61,8 @@ def unwrap(model: Any) -> nn.Module:
     if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         return unwrap(model._orig_mod)
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
+        own = "; its own Hessian is net.hessian(x, y)" if isinstance(model, Network) else ""
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}{own}.")
     return model
 
 
