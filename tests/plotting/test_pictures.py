@@ -1,5 +1,7 @@
 """Pictures, by what they show: the data of their lines."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -187,6 +189,20 @@ def test_layers_have_a_row_each(ax, which, scale):
         np.testing.assert_array_equal(line.get_xdata(), pairs.eigenvalues)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b.weight"]
     assert ax.get_xscale() == scale
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_labels_of_eigenvalues_on_both_sides_of_one_power_do_not_touch(ax, scale):
+    matrices = {"a": np.diag([0.32, 0.27]), "b": np.diag([4.0, 3.2])}
+    found = {name: hs.eigenpairs(scale * matrix, k=2) for name, matrix in matrices.items()}
+    LayerSpectra(found).plot(ax)
+    ax.figure.canvas.draw()
+    low, high = ax.get_xlim()
+    labels = [t for t in ax.get_xticklabels(which="both") if t.get_text()]
+    boxes = [t.get_window_extent() for t in labels if low <= t.get_position()[0] <= high]
+    boxes.sort(key=lambda box: box.x0)
+    assert len(boxes) >= 3
+    assert all(left.x1 + 10 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_layers_of_one_scale_are_drawn_on_a_linear_one(ax):

@@ -117,6 +117,7 @@ def draw_layers(layers: Mapping[str, Any], ax: Any = None) -> Any:
     linear = linear_stretch(numbers)
     if linear is not None and numbers.min() > 0:
         ax.set_xscale("log")
+        ax.xaxis.get_minor_locator().set_params(subs=(2, 4))  # the labels of 3 and 4 would touch
     elif linear is not None:
         ax.set_xscale("symlog", linthresh=linear)
         ax.xaxis.get_major_locator().set_params(numticks=5)  # more would touch on narrow axes
