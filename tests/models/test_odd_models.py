@@ -335,6 +335,17 @@ def test_activation_checkpoints(operator, reentrant):
     assert checkpoint_counts(model, x) == 2
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_exceptions_in_activation_checkpoints_are_the_models_own(reentrant):
+    def refuse(z):
+        raise ArithmeticError("no such sample")
+
+    model = Checkpointed([nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)], reentrant).double()
+    model.middle.forward = refuse
+    with pytest.raises(ArithmeticError, match="no such sample"):
+        hs.hessian(model, (numbers(6, 2), numbers(6, 1))) @ torch.ones(13, dtype=torch.float64)
+
+
 def checkpoint_counts(model, x):
     """How often a forward and a backward pass run the middle: twice, with a checkpoint."""
     calls = []

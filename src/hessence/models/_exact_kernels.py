@@ -9,7 +9,7 @@ all of them together; that is not worth their code.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any
@@ -201,8 +201,7 @@ def _let_checkpoints_rest() -> None:
     def resting(generator: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(generator)
         def made(*args: Any, **kwargs: Any) -> Any:
-            # PyTorch asks it once before the call and once after: nothing is done.
-            return iter([None]) if _running() else generator(*args, **kwargs)
+            return _nothing() if _running() else generator(*args, **kwargs)
 
         return made
 
@@ -213,6 +212,11 @@ def _let_checkpoints_rest() -> None:
         if hasattr(checkpoint, name):
             setattr(checkpoint, name, resting(getattr(checkpoint, name)))
     reentrant.apply = staticmethod(called)
+
+
+def _nothing() -> Iterator[None]:
+    """Do nothing before and after a call. PyTorch throws its exceptions into this generator."""
+    yield
 
 
 def _running() -> bool:
