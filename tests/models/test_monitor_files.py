@@ -227,6 +227,9 @@ def bombs(path):
                         ("largest", np.ones(0)), ("moves", np.ones((1, 5)))):  # fmt: skip
         np.savez(path, **arrays | {f"hessian {name}": value})
         yield
+    for kind in (">f8", "<f2", np.longdouble, "<i8", "?"):
+        np.savez(path, **{name: array.astype(kind) for name, array in arrays.items()})
+        yield
     np.savez_compressed(path, **arrays | {"hessian rows": np.zeros((10**6, 123), np.float32)})
     yield
     path.write_bytes(content.replace(b"'shape': (1, 123)", b"'shape': (1" + b"0" * 4 + b",)"))

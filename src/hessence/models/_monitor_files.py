@@ -144,7 +144,8 @@ def _array(content: bytes) -> Numbers:
     if np.lib.format.read_magic(stream) != (1, 0):
         raise ValueError("the array has another format")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    if dtype.kind not in "bif":
-        raise ValueError("the array does not hold numbers")
-    found: Numbers = np.frombuffer(stream.read(), dtype)
-    return found.reshape(shape, order="F" if fortran else "C").copy()
+    if dtype.kind not in "bif" or dtype.itemsize > 8:
+        raise ValueError("the array does not hold numbers that PyTorch takes")
+    # A copy, that can be written to, and in the order of bytes of this machine.
+    found: Numbers = np.frombuffer(stream.read(), dtype).astype(dtype.newbyteorder("="))
+    return found.reshape(shape, order="F" if fortran else "C")
