@@ -122,7 +122,10 @@ PARTS = {
         lambda inner, z: inner(z)[0],
     ),
     "rnn": lambda: Calling(nn.RNN(WIDTH, WIDTH, 2, batch_first=True), lambda inner, z: inner(z)[0]),
-    "bilinear": lambda: Calling(nn.Bilinear(WIDTH, WIDTH, WIDTH), lambda inner, z: inner(z, z)),
+    # Powers of powers would overflow.
+    "bilinear": lambda: Calling(
+        nn.Bilinear(WIDTH, WIDTH, WIDTH), lambda inner, z: inner(z, z).tanh()
+    ),
     "counting": Counting,
     "hooked": hooked,
     "scattered": lambda: Calling(nn.Linear(WIDTH, WIDTH), scattered),
@@ -136,7 +139,8 @@ PARTS = {
     ),
     "norms": lambda: Calling(nn.Linear(WIDTH, WIDTH), lambda inner, z: F.normalize(inner(z))),
     "einsum": lambda: Calling(
-        nn.Linear(WIDTH, WIDTH), lambda inner, z: torch.einsum("nti,nsi,nsj->ntj", z, inner(z), z)
+        nn.Linear(WIDTH, WIDTH),
+        lambda inner, z: torch.einsum("nti,nsi,nsj->ntj", z, inner(z), z).tanh(),
     ),
 }
 

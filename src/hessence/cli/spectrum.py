@@ -32,7 +32,7 @@ OPTIONS = {
     "reduction=": "--reduction",
     "memory=": "--memory",
 }
-"""How the command line writes what messages say to pass."""
+"""The options in place of the arguments that messages name."""
 
 
 def add(commands: Any) -> None:

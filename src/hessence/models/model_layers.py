@@ -66,16 +66,12 @@ def unwrap(model: Any) -> nn.Module:
     return model
 
 
-class TrainingModeError(ValueError):
-    """A layer draws random numbers, or couples samples, only because of training mode."""
-
-
 def require_deterministic(model: nn.Module, *, eval_mode: bool = False) -> None:
     """Refuse layers that draw random numbers."""
     for name, module in model.named_modules():
         reason = _random(module) if module.training and not eval_mode else None
         if reason is not None:
-            raise TrainingModeError(
+            raise ValueError(
                 f"model is in training mode and {_where(name, module)} {reason}: call model.eval() "
                 "first, or pass eval_mode=True, which leaves the model as it is."
             )
@@ -92,7 +88,7 @@ def require_uncoupled(model: nn.Module) -> None:
             raise ValueError(
                 f"model: {said}, given as such; it has no running statistics to use instead."
             )
-        raise TrainingModeError(
+        raise ValueError(
             f"model is in training mode and {said}, given as such; or call model.eval() first, or "
             "pass eval_mode=True, which leaves the model as it is."
         )

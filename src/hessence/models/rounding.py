@@ -54,8 +54,8 @@ EXACT = (
 class RandomRounding(TorchDispatchMode):  # type: ignore[misc]
     """While it is on, operations take arguments that are moved by one rounding at random.
 
-    The seed decides which go up and which down. Rounding to a lower precision than `dtype` counts
-    as much as rounding to `dtype`.
+    The seed decides which go up and which down. What is computed in a lower precision than `dtype`
+    counts as exact.
     """
 
     def __init__(self, seed: int, dtype: torch.dtype | None = None) -> None:
