@@ -172,3 +172,24 @@ def test_own_loss_may_inherit_from_a_named_one():
     x, y = rng.normal(size=(5, 3)), rng.normal(size=(5, 2))
     found, once = net.hessian(x, y, Doubled()).dense(), net.hessian(x, y).dense()
     np.testing.assert_allclose(found, 2 * once, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_second_derivative_of_own_loss_may_be_constant(kind):
+    """It may have the shape of the targets, of one network as of a batch of them."""
+
+    class Constant(hs.losses.Squared):
+        def second(self, prediction, target):
+            return np.ones_like(target)
+
+    case = typical(kind)
+    weights = {name: np.stack([weight, weight]) for name, weight in case.weights.items()}
+    for net, pick in ((case.net, ...), (type(case.net)(**weights), 1)):
+        H = net.hessian(case.x, case.y, Constant())
+        for operator, expected in ((H, case.hessian), (H.ggn, case.ggn)):
+            np.testing.assert_allclose(operator.dense()[pick], expected, rtol=1e-12, atol=1e-13)
+            spectrum = operator.spectrum()
+            np.testing.assert_allclose(
+                spectrum.eigenvalues[pick], np.linalg.eigvalsh(expected)[::-1], atol=1e-12
+            )
+            assert 0 < spectrum.errors[pick].max() < 1e-10

@@ -80,15 +80,18 @@ class Pointwise:
 
     def gradient(self, coefficients: Array) -> Array:
         """Return E[φ′ x]."""
-        xp = api.array_namespace(self.x)
         first = self.loss.first(coefficients[..., None] * self.x, self.y)
-        return xp.sum(first * self.x, axis=-1) / self.n
+        return self._mean(first * self.x, coefficients)
 
     def hessian(self, coefficients: Array) -> Array:
         """Return E[φ″ x²]."""
-        xp = api.array_namespace(self.x)
         second = self.loss.second(coefficients[..., None] * self.x, self.y)
-        return xp.sum(second * (self.x * self.x), axis=-1) / self.n
+        return self._mean(second * (self.x * self.x), coefficients)
+
+    def _mean(self, terms: Array, coefficients: Array) -> Array:
+        # A derivative that is constant may lack the dimensions of a batch.
+        xp = api.array_namespace(terms)
+        return xp.broadcast_to(xp.sum(terms, axis=-1) / self.n, tuple(coefficients.shape))
 
 
 @dataclass(frozen=True)

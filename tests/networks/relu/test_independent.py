@@ -89,10 +89,12 @@ def test_labels_of_a_deeper_network():
     assert "twin/other layers" in {space.label for space in cells.spectrum["twin"]}
 
 
-@pytest.mark.parametrize("layer", [0, 3, "first"])
+@pytest.mark.parametrize("layer", [0, 3, "first", 1.0, True])
 def test_a_layer_that_is_not_hidden_is_refused(layer):
     case = typical((2, 4, 4, 2))
-    with pytest.raises(ValueError, match=rf"layer must be .* from 1 to 2, got {layer}"):
+    with pytest.raises(
+        ValueError, match=f"layer must be an integer between 1 and 2, got {layer!r}"
+    ):
         case.net().independent_cells(case.x, case.y, layer=layer)
 
 

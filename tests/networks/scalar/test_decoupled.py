@@ -92,3 +92,13 @@ def test_the_loss_of_uncorrelated_inputs_from_moments_alone():
     moments = hs.Moments.from_batches([(case.x, case.y)])
     expected = np.mean((case.predictions[:, 0] - case.y) ** 2) / 2
     assert float(case.net.loss(moments)) == pytest.approx(expected, rel=1e-13)
+
+
+def test_errors_of_many_uncorrelated_inputs_are_like_those_of_a_dense_block():
+    rng = np.random.default_rng(0)
+    net = hs.DecoupledInputs(*rng.normal(size=(2, 60, 3)))
+    x, y = 13 * np.linalg.qr(rng.normal(size=(180, 60)))[0], rng.normal(size=180)
+    block = net.hessian(x + 1e-6 * rng.normal(size=x.shape), y).spectrum()
+    spectrum = net.hessian(x, y).spectrum()
+    assert (spectrum.method, block.method) == ("closed form", "coupled block")
+    assert spectrum.errors.max() < 2 * block.errors.max()

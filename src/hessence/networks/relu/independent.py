@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import array_api_compat as api
 import numpy as np
 
+from hessence._common.arguments import require_int
 from hessence._common.arrays import Array, Numbers, epsilon, integers
 from hessence.networks.hidden_layers import scatter
 from hessence.networks.relu.hessian import ReLUHessian
@@ -73,10 +74,7 @@ def independent_cells(H: ReLUHessian, layer: int) -> IndependentCells:
     Only this layer is reduced: what is invariant because of another layer's cells may lie in
     several cells of this one, and then H′ does not leave it invariant.
     """
-    if layer not in range(1, H.depth):
-        raise ValueError(
-            f"layer must be a hidden layer of the network, from 1 to {H.depth - 1}, got {layer}."
-        )
+    require_int("layer", layer, 1, H.depth - 1)
     H = replace(H, reducible=(layer,))
     H.require_small()
     reduction, xp = H.reduction, api.array_namespace(H.x)

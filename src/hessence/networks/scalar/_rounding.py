@@ -26,7 +26,7 @@ def of_loss(data: Moments, loss: str | PointwiseLoss, g: Array, slack: Numbers) 
     shape = (*g.shape[:-1], outputs, inputs)
     matrix = api.array_namespace(g).reshape(g, shape)
     found = derivative_errors(matrix_objective(data, loss), matrix, slack.reshape(shape))
-    return DerivativeErrors(*(error.reshape(g.shape) for error in found))
+    return DerivativeErrors(*(np.broadcast_to(e, shape).reshape(g.shape) for e in found))
 
 
 def of_cells(

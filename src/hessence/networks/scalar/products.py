@@ -97,9 +97,9 @@ class Products(Hessian):
         entries = entries * (1 - np.eye(entries.shape[-1]))
         lengths = np.sqrt(norm)
         couplings = lengths[..., :, None] * entries * lengths[..., None, :]
-        return replace(
-            self, loss_hessian=self._diagonal, neglected=np.sum(couplings, axis=(-2, -1))
-        )
+        # The norm of a symmetric matrix is at most the largest sum of magnitudes in a row.
+        neglected = np.max(np.sum(couplings, axis=-1), axis=-1)
+        return replace(self, loss_hessian=self._diagonal, neglected=neglected)
 
     @property
     def reference(self) -> Array:
