@@ -32,7 +32,7 @@ class Run:
     date, machine : str
         When, and on what.
     seconds : float
-        Computing time of all tasks together.
+        The processor's time for all tasks together.
     findings : tuple of Finding
         What came out.
     """

@@ -32,7 +32,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A record as JSON text, or else what went wrong: one sentence, and the traceback."""
+    """A record as JSON text and the processor's time; else what went wrong, and the traceback."""
 
     index: int
     record: str = ""
@@ -56,7 +56,7 @@ def most_workers() -> int:
 
 def perform(job: Job) -> Outcome:
     """Run a task; its own failures are an outcome like any other."""
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         experiment = find_experiment(job.experiment)
         settings = settings_from_json(type(experiment.presets["quick"]), job.settings)
@@ -70,7 +70,7 @@ def perform(job: Job) -> Outcome:
         text = ordered_json(record)
     except Exception as error:
         return Outcome(job.index, error=_sentence(error), details=traceback.format_exc())
-    return Outcome(job.index, record=text, seconds=time.perf_counter() - began)
+    return Outcome(job.index, record=text, seconds=time.process_time() - began)
 
 
 def _sentence(error: Exception) -> str:

@@ -29,7 +29,7 @@ class Collected:
     records: list[Record]
     failures: list[tuple[Task, Outcome]]
     seconds: float
-    """Computing time of all records, in this run and earlier ones."""
+    """The processor's time for all records, in this run and earlier ones."""
 
 
 def collect(

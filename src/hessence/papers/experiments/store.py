@@ -49,7 +49,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Row:
-    """A finished task: its record as JSON text, and the seconds it took."""
+    """A finished task: its record as JSON text, and the processor's seconds it took."""
 
     record: str
     seconds: float
