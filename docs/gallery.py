@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from hessence.papers import PAPERS
@@ -28,8 +28,8 @@ from hessence.papers.judgements import Judgement, judge_claim, numbers, sentence
 from hessence.papers.recorded import FILE, Run, as_text, duration, merged, recorded_runs, run_of
 
 HOME = Path(__file__).parent
-WIDTH = 1000
-"""Pixels: what a page shows on a screen of high resolution."""
+SCALE = 2 / 3
+"""Pictures have 150 pixels an inch. The page has 100, so that letters are of one size in all."""
 
 GALLERY = """# Gallery
 
@@ -68,6 +68,12 @@ CHANGED = (
     "setting was searched for until the effect showed, the run names it under *searched for*."
 )
 
+TIMES = (
+    "Computing times are those of all tasks together. Most were taken by the clock while the "
+    "machine had other work, and are too long for that: `hessence reproduce --all --jobs 2`, which "
+    "is all of the quick runs, took 17 minutes on two cores."
+)
+
 
 def main(folders: Sequence[Path], home: Path = HOME, record: Path = FILE) -> None:
     """Write the record of runs, both pages and the pictures."""
@@ -87,14 +93,26 @@ def main(folders: Sequence[Path], home: Path = HOME, record: Path = FILE) -> Non
     for path in pictures.iterdir():
         if path.name not in shown:
             path.unlink()
+    drop_copies(pictures)
     with one_thread():
         judged = {name: judge_claim(claim, runs) for name, claim in all_claims().items()}
-    for name, parts in (("gallery", gallery(runs, judged)), ("papers", table(runs, judged))):
+    files = {path.name for path in pictures.iterdir()}
+    for name, parts in (("gallery", gallery(runs, judged, files)), ("papers", table(runs, judged))):
         (home / f"{name}.md").write_text(joined(parts), encoding="utf-8")
 
 
-def gallery(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
-    """Return the page of figures in parts."""
+def drop_copies(pictures: Path) -> None:
+    """Keep one of all pictures that are the same: that of the larger run, by its longer name."""
+    seen = set()
+    for path in sorted(pictures.iterdir(), key=lambda path: len(path.name), reverse=True):
+        content = path.read_bytes()
+        if content in seen:
+            path.unlink()
+        seen.add(content)
+
+
+def gallery(runs: Sequence[Run], judged: dict[str, Judgement], files: Set[str]) -> list[str]:
+    """Return the page of figures in parts; `files` are the pictures that there are."""
     experiments = {run.experiment: all_experiments()[run.experiment] for run in runs}
     links = "\n".join(f"- [{e.title}](#{anchor(e.title)})" for e in experiments.values())
     parts = [GALLERY.format(papers=papers(), links=links)]
@@ -102,7 +120,7 @@ def gallery(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
         shows = experiment.shows[:1].upper() + experiment.shows[1:]
         parts += [f"## {experiment.title}", f"{shows} ({', '.join(experiment.figures)})."]
         for run in runs:
-            parts += shown_run(run, runs, judged) if run.experiment == name else []
+            parts += shown_run(run, runs, judged, files) if run.experiment == name else []
     return [*parts, mistakes(judged)]
 
 
@@ -124,7 +142,9 @@ def outdone(run: Run, runs: Sequence[Run]) -> bool:
     )
 
 
-def shown_run(run: Run, runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
+def shown_run(
+    run: Run, runs: Sequence[Run], judged: dict[str, Judgement], files: Set[str]
+) -> list[str]:
     """Return one run's pictures, and what it says about the papers' statements."""
     words = [finding.word for finding in run.findings]
     partly = sum(word.startswith("holds if") for word in words)
@@ -136,7 +156,9 @@ def shown_run(run: Run, runs: Sequence[Run], judged: dict[str, Judgement]) -> li
         rows.append((says, where, finding.word, numbers(finding), overall))
     heads = ("what the papers say", "where", "this run", "what came out", "overall verdict")
     shown = [(caption, file_name(run, name)) for name, caption in captions(run).items()]
-    pictures = [f"![{caption}](gallery/{file})\n\n*{caption}*" for caption, file in shown]
+    pictures = [
+        f"![{caption}](gallery/{file})\n\n*{caption}*" for caption, file in shown if file in files
+    ]
     return [
         f"```sh\n{run.command}\n```",
         *(["The larger run below has the pictures."] if outdone(run, runs) else pictures),
@@ -195,7 +217,7 @@ def table(runs: Sequence[Run], judged: dict[str, Judgement]) -> list[str]:
     ]
     heads = ("entry", "statement", "verdict", "what was asked for at first, and why not now")
     parts += ["## Criteria changed after numbers were seen", CHANGED, markdown(heads, rows)]
-    return [*parts, "## The runs", made(runs)]
+    return [*parts, "## The runs", TIMES, made(runs)]
 
 
 def verdict(item: Item, judged: dict[str, Judgement]) -> str:
@@ -271,15 +293,15 @@ def file_name(run: Run, picture: str) -> str:
 
 
 def small(content: bytes) -> bytes:
-    """Return a picture at the width of a page, with all its colours."""
+    """Return a picture at the scale of the page, with all its colours."""
     from PIL import Image
 
     whole = Image.open(io.BytesIO(content)).convert("RGB")
-    if whole.width > WIDTH:
-        size = (WIDTH, round(whole.height * WIDTH / whole.width))
-        whole = whole.resize(size, Image.Resampling.LANCZOS)
+    size = (round(whole.width * SCALE), round(whole.height * SCALE))
     buffer = io.BytesIO()
-    whole.save(buffer, "WEBP", lossless=True, quality=100, method=4)
+    whole.resize(size, Image.Resampling.LANCZOS).save(
+        buffer, "WEBP", lossless=True, quality=100, method=4
+    )
     return buffer.getvalue()
 
 

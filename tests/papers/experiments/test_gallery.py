@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from hessence.cli.main import main
 from hessence.papers import PAPERS
@@ -82,16 +83,20 @@ def test_the_record_holds_the_runs_of_the_library(home):
     assert all(found["evidence"] for found in run["findings"])
 
 
-def test_pictures_keep_their_colours(gallery):
-    from PIL import Image
-
-    shades = np.linspace(0, 255, 600, dtype=np.uint8)
+def test_pictures_keep_their_colours_and_are_of_one_scale(gallery):
+    shade = np.linspace(0, 255, 900).round().astype(np.uint8)
     content = io.BytesIO()
-    Image.fromarray(np.stack(np.meshgrid(shades, shades, shades[:1]), -1)[:, :, 0]).save(
-        content, "PNG"
-    )
+    Image.fromarray(np.tile(shade[:, None], (6, 1, 3))).save(content, "PNG")
     small = np.asarray(Image.open(io.BytesIO(gallery.small(content.getvalue()))))
-    assert np.array_equal(small, np.asarray(Image.open(content)))
+    assert small.shape == (4, 600, 3)
+    assert np.array_equal(np.unique(small), np.arange(256))
+
+
+def test_of_pictures_that_are_the_same_one_is_kept(gallery, tmp_path):
+    for name in ("run-map", "run-paper-map", "run-curve"):
+        (tmp_path / f"{name}.webp").write_bytes(name[-3:].encode())
+    gallery.drop_copies(tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == {"run-paper-map", "run-curve"}
 
 
 def test_the_page_in_the_repository_is_whole(gallery):

@@ -141,11 +141,12 @@ def draw_formulas(settings: Settings, records: list[Record], figure: Any) -> Non
     left.legend()
     table = next(record for record in records if record["panel"] == "map")
     if len(settings.depths) > 1:
-        shades = right.contourf(table["norms"], settings.depths, table["sharpness"], 20)
+        shades = right.pcolormesh(table["norms"], settings.depths, table["sharpness"], norm="log",
+                                  shading="nearest")  # fmt: skip
         figure.colorbar(shades, ax=right, label="sharpness")
         edge = np.exp(-np.asarray(settings.depths) / 2)
         right.plot(edge, settings.depths, "--", color="white")
-    right.set_xlim(0, settings.largest_norm)
+    right.set_xlim(min(table["norms"]), settings.largest_norm)
     right.set_xlabel("largest singular value of Y/√n")
     right.set_ylabel("depth")
     right.set_title("left of the dashes, depth flattens")

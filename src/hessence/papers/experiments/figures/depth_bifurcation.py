@@ -35,12 +35,13 @@ Path = tuple[dict[int, float], dict[int, Any]]
 class Settings:
     """Balanced networks that learn a map of rank r with equal singular values, on white inputs.
 
-    The name of the paper's activation is missing in its text ("with a activation applied after each
-    layer"), so that several are tried, between the layers only and after the last one too. `scales`
-    are those of the inputs of networks with tanh between layers; all others have 1, and so have all
-    of the paper's. The learning rate `lr` is for inputs of scale 1; others have lr / scale², to
-    learn as fast. Clusters are looked at after `early` steps and at the end: the paper does not
-    tell how long it trains, and with an activation that decides.
+    The paper's sizes and depths are missing in its text, and so is the name of its activation
+    ("with a activation applied after each layer"), so that several are tried, between the layers
+    only and after the last one too. `scales` are those of the inputs of networks with tanh between
+    layers; all others have 1, and so have all of the paper's. The learning rate `lr` is for inputs
+    of scale 1; others have lr / scale², to learn as fast. Clusters are looked at after `early`
+    steps and at the end: the paper does not tell how long it trains, and with an activation that
+    decides.
     """
 
     inputs: int = 10
@@ -340,7 +341,8 @@ EXPERIMENT = Experiment(
     id="depth-bifurcation",
     title="Depth splits the spectrum on balanced data",
     figures=("004 F1", "004 F2", "004 F3"),
-    shows="eigenvalues of deep networks along training on balanced data, and their ratio by depth",
+    shows="eigenvalues of deep networks along training on balanced data, and their ratio by depth; "
+    "sizes and depths are ours, since the text of the document has lost its own",
     presets={
         "tiny": Settings(4, 3, 4, 2, samples=30, depths=(2, 3), shown=(3,), networks=2, early=20,
                          steps=50, looks=3, scales=(0.3,)),

@@ -93,11 +93,11 @@ def draw_scales(settings: Any, records: list[Record], figure: Any) -> None:
     rows = [rows_of(records, "linear", *case)[0] for case in cases]
     _bars(ax, rows, [f"{scale:g}" for scale in settings.all_scales])
     ax.plot([np.mean(row["overdamped"]) for row in rows], "D-", color="black", markersize=5,
-            label="of all: ηλ₁ < (1 − √μ)² at the end")  # fmt: skip
+            clip_on=False, label="overdamped: ηλ₁ < (1 − √μ)² at the end")  # fmt: skip
     ax.set_xlabel("largest input")
     ax.set_ylabel(f"share of {settings.networks} linear networks")
     ax.set_title(f"how λ₂ ends, η = {settings.rate:g}, momentum {settings.momentum:g}")
-    _legend(figure, ax)
+    _legend(figure)
 
 
 def draw_rates(settings: Any, records: list[Record], figure: Any) -> None:
@@ -109,22 +109,26 @@ def draw_rates(settings: Any, records: list[Record], figure: Any) -> None:
         ax.set_xlabel("learning rate")
         ax.set_title(f"how λ₂ ends, momentum {momentum:g}")
         ax.set_ylabel(f"share of {settings.networks} linear networks")
-    _legend(figure, ax)
+    _legend(figure)
 
 
 def _bars(ax: Any, rows: list[Record], names: list[str]) -> None:
     base = np.zeros(len(rows))
     for name, (label, colour) in APPROACHES.items():
         share = np.asarray([np.mean([a == name for a in row["approach"]]) for row in rows])
-        ax.bar(np.arange(len(rows)), share, bottom=base, color=colour, width=0.9, label=label)
+        if share.any():
+            ax.bar(np.arange(len(rows)), share, bottom=base, color=colour, width=0.9, label=label)
         base = base + share
     ax.set_xticks(np.arange(len(rows)), names)
 
 
-def _legend(figure: Any, ax: Any) -> None:
-    handles, labels = ax.get_legend_handles_labels()
-    columns = 3 if len(labels) > 4 else len(labels)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=9)
+def _legend(figure: Any) -> None:
+    kinds: dict[str, Any] = {}
+    for ax in figure.axes:
+        handles, labels = ax.get_legend_handles_labels()
+        kinds |= dict(zip(labels, handles, strict=True))
+    columns = 2 if len(kinds) > 3 and len(figure.axes) == 1 else len(kinds)
+    figure.legend(kinds.values(), kinds, loc="outside lower center", ncols=columns, fontsize=9)
 
 
 PICTURES = {"pairs": draw_pairs, "scales": draw_scales, "rates": draw_rates}
