@@ -118,7 +118,7 @@ class Chain:
 
 
 class FeedForwardGraph(Graph):
-    """The Hessian of a plain chain's total loss over a batch; if not `functional`, only its ggn."""
+    """The Hessian of a plain chain's total loss over a batch, perhaps without `functional` part."""
 
     def __init__(
         self,

@@ -302,8 +302,8 @@ class Problem:
     def graphs(self, build: Callable[[Any], Graph], *, functional: bool) -> Graphs:
         """Return the graphs of all batches.
 
-        `build` makes that of a batch by automatic differentiation: for the whole Hessian if it is
-        `functional`, else for its Gauss–Newton part.
+        `build` makes that of a batch by automatic differentiation, with or without the `functional`
+        part of the Hessian.
         """
         chain, criterion, size = self._chain, self.criterion, partial(graph_bytes, build)
         best, names = CHUNK_BYTES, set(self.copy.parameters.names)

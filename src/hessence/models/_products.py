@@ -121,7 +121,7 @@ def derivatives(
     *,
     create_graph: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Return the derivative of an output in leaves; it may depend on some of them, or on none."""
+    """Return the derivatives of an output in leaves: zero in those that it does not depend on."""
     if not output.requires_grad:
         return tuple(map(torch.zeros_like, leaves))
     return gradients(output, leaves, direction, create_graph=create_graph, materialize_grads=True)
@@ -254,7 +254,7 @@ class Graphs:
     def multiply(self, rows: Tensor, parameters: Parameters, chosen: Sequence[int]) -> Tensor:
         """Return the products of the sum over all batches with vectors, which are rows (k, p) here.
 
-        A row is cut into `parameters`, those of the operator's that are `chosen`.
+        Rows are cut into `parameters`, which are the `chosen` ones of the operator.
         """
         result: Tensor | None = None
         for graph in self:
@@ -280,7 +280,7 @@ class Graphs:
     def within(self, memory: float) -> Graphs:
         """Return the same graphs in chunks that take no more than so many bytes.
 
-        Without any bytes no graph is kept, and to compile its products is not worth the time.
+        With none, no graph is kept, and compiling its products is not worth the time.
         """
         return Graphs(
             self.build,

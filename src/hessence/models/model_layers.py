@@ -204,7 +204,7 @@ class ModelState:
 
 
 class _Buffer:
-    """A buffer, with a copy of its values if they can be compared and it is no parameter too."""
+    """A buffer, and a copy of its values if it is no parameter and they can be compared."""
 
     def __init__(self, tensor: Tensor | None) -> None:
         self.tensor, self._values = tensor, None

@@ -52,9 +52,9 @@ def spectrum(
     networks; if it has two linear layers with nothing, or a piecewise linear activation such as
     ReLU, between them, and a narrow twin or cells shrink it enough; and if so many directions are
     flat, as with few samples, that at most 4096 dimensions are left (see ``hs.flat_directions``).
-    Products have then been compared with automatic differentiation. Any other model gets an
-    ``Estimate``: k eigenvalues with proved error bounds, the trace with a standard error, a density
-    with a band. The model is not changed.
+    Products by automatic differentiation have confirmed it. Any other model gets an ``Estimate``: k
+    eigenvalues with proved error bounds, the trace with a standard error, a density with a band.
+    The model is not changed.
 
     Parameters
     ----------
@@ -110,8 +110,8 @@ def spectrum(
     Labels of an exact spectrum: "outlier" and "bulk" as in the papers, with the cell, input or
     singular value after a slash; "twin" for eigenvalues of a narrow twin, beside "bulk/layer name"
     and, where there is an activation, "bulk/layer name/cell c", after the first of two layers;
-    "range" for eigenvalues on the range of the Hessian; "flat" for zeros that a theorem tells,
-    "flat/dead" for units that are never on.
+    "range" for eigenvalues on the range of the Hessian; "flat" for zeros by a theorem, "flat/dead"
+    for those of units that are never on.
 
     Examples
     --------
