@@ -140,7 +140,7 @@ _TORCH_NAMES = {
     "Monitor": "monitor",
     "flat_directions": "flat_directions",
     "ggn": "model_matrices",
-    "hessian": "model_matrices",
+    "hessian": "model_spectrum",  # which tells a Hessian of the theorems that solve it
     "layer_spectra": "layers",
     "spectrum": "model_spectrum",
 }

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 from typing import ClassVar
 
 import numpy as np
@@ -355,3 +357,17 @@ def test_an_operator_takes_over_the_state_of_its_model():
     model[0] = nn.Linear(3, 6).double()
     with pytest.raises(ValueError, match="other layers or parameters than when this was made"):
         H.load(model)
+
+
+ALONE = """
+import torch, hessence as hs
+model = torch.nn.Sequential(torch.nn.Linear(2, 20), torch.nn.Linear(20, 1)).double()
+data = torch.randn(9, 2).double(), torch.randn(9, 1).double()
+print(hs.hessian(model, data).spectrum().method)
+"""
+
+
+def test_an_operator_knows_the_theorems_where_nothing_else_was_used_before():
+    run = [sys.executable, "-c", ALONE]
+    found = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "narrow twin"
