@@ -288,6 +288,21 @@ def test_a_wrong_step_of_the_dual_is_told_of(part, said, monkeypatch):
     assert said in estimate.reason
 
 
+def test_another_thread_may_join_the_batches_meanwhile(monkeypatch):
+    right = _dual.Rows
+
+    def joined(problem, *arguments, **options):
+        rows = right(problem, *arguments, **options)
+        problem.batches.regrouped(100)
+        return rows
+
+    made = problem("tanh_mlp")
+    x, y = made.data
+    monkeypatch.setattr(_dual, "Rows", joined)
+    G = hs.ggn(made.model, [(x[:1], y[:1]), (x[1:], y[1:])], made.loss)
+    assert_whole(G.spectrum(), dense(made))
+
+
 def test_one_product_is_not_compiled(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError

@@ -208,10 +208,9 @@ class LossFactors:
 
 def _loss_factors(G: Any, rows: Rows) -> LossFactors:
     """Return the factors of the loss Hessian, averaged as the loss is."""
-    criterion, batches = G.problem.criterion, G.problem.batches.kept
+    criterion = G.problem.criterion
     assert isinstance(criterion, PairCriterion)
-    targets = [target for _, target in batches]
-    pairs = list(zip(rows.predictions, targets, strict=True))
+    pairs = list(zip(rows.predictions, rows.targets, strict=True))
     divisor = G._divisor(sum(criterion.count(*pair) for pair in pairs))
     hessians = [criterion.hessian(*pair) for pair in pairs]
     samples = [n if criterion.separable else 1 for n in rows.samples]

@@ -52,8 +52,8 @@ class Rows:
 
     Attributes
     ----------
-    predictions : list of Tensor
-        The predictions of every batch.
+    predictions, targets : list
+        The predictions and targets of every batch.
     samples : list of int
         How many samples each batch counts for.
     count : int
@@ -68,6 +68,7 @@ class Rows:
         kept = problem.batches.kept
         assert kept is not None
         batches = [inputs for inputs, _ in kept]
+        self.targets = [target for _, target in kept]
         self._alone = self._apart and (alone or not self._are_samples_first(batches))
         self._survey = Survey(self._leaves, chosen)
         self.samples = [len(inputs) if self._apart else 1 for inputs in batches]
