@@ -17,13 +17,11 @@ import hessence as hs
 from benchmarks.memory import status
 from benchmarks.timing import Comparison, compare
 from hessence._common.device import return_freed_memory
+from hessence.models._gram import CHUNK_BYTES as CHUNK
 
 CLASSES = 10
 
-CHUNK = 2.0**26
-"""How many bytes the dual may take beside twice its Gram matrix."""
-
-SIZES = {"MLP": (50, 200), "CNN": (50, 60)}
+SIZES = {"MLP": (50, 200), "CNN": (50, 200)}
 """How many samples are timed with few parameters, and how many are solved with many."""
 
 
@@ -36,7 +34,7 @@ def comparisons() -> Iterator[Comparison]:
         share = (peak - 2 * gram) / CHUNK
         note = (
             f"p = {size:,}, {many * CLASSES:,} predicted numbers: peak memory of the spectrum "
-            f"twice the Gram matrix + {share:.1f} chunks, at most 1: "
+            f"twice the Gram matrix + {share:.2f} chunks of {CHUNK / 1e6:.0f} MB, at most 1: "
             f"{'met' if share <= 1 else 'MISSED'}"
         )
         yield replace(timed, note=note)

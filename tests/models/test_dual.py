@@ -312,7 +312,9 @@ def test_one_product_is_not_compiled(monkeypatch):
     assert_whole(hs.ggn(made.model, made.data, made.loss, compile=True).spectrum(), dense(made))
 
 
-def test_a_product_in_few_parameters_does_not_speak_for_the_others(monkeypatch):
+def test_a_kernel_takes_operations_that_are_differentiable_once_and_products_refuse_them(
+    monkeypatch,
+):
     class Once(torch.autograd.Function):
         @staticmethod
         def forward(_, x):
@@ -323,23 +325,31 @@ def test_a_product_in_few_parameters_does_not_speak_for_the_others(monkeypatch):
         def backward(_, given):
             return 2 * given
 
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(2, 3).double(), nn.Linear(3, 2).double()
-
+    class Twice(nn.Module):
         def forward(self, x):
-            return self.b(Once.apply(self.a(x)))
+            return 2 * x
 
-    G = hs.ggn(Model(), (numbers(4, 2), numbers(4, 2)))
+    def model(between):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(2, 3), between, nn.Linear(3, 2)).double()
+
+    class Opaque(nn.Module):
+        def forward(self, x):
+            return Once.apply(x)
+
+    data = numbers(4, 2), numbers(4, 2)
+    G, known = (hs.ggn(model(between), data) for between in (Opaque(), Twice()))
+    assert_same(G.kernel(), known.kernel(), 1e-14)
     with pytest.raises(NotImplementedError, match="differentiable once"):
-        G.kernel()
+        G.spectrum()
+    # A product in the last parameters does not speak for the others.
     monkeypatch.setattr(_dual, "CHUNK_BYTES", 1.0)
-    monkeypatch.setattr(_dual, "_confirmed", lambda G, rows, gram: gram)
-    G = hs.ggn(Model(), (numbers(4, 2), numbers(4, 2)))
-    G.spectrum()
+    found = G.spectrum()
+    assert_same(found.eigenvalues, known.spectrum().eigenvalues, 1e-14)
     with pytest.raises(NotImplementedError, match="differentiable once"):
         G @ torch.ones(G.shape[0]).double()
+    with pytest.raises(NotImplementedError, match="differentiable once"):
+        found.space(1).vectors()
 
 
 def test_single_precision():

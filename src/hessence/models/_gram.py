@@ -25,15 +25,11 @@ from hessence.models._row_factors import Piece, Reader, Store
 from hessence.models.batch_parts import graph_bytes
 from hessence.models.criterion import predict
 
-CHUNK_BYTES = 2.0**26
-"""How many bytes are taken beside the Gram matrix: half for rows, the rest for what makes them."""
+CHUNK_BYTES = 2.0**27
+"""How many bytes are taken beside the Gram matrix, about."""
 
-RUNS = 4
-"""How often a model runs before its rows are given more memory: for convolutions at many positions,
-that is where the time goes."""
-
-MOST_BYTES = 2.0**29
-"""How many bytes rows are given at most."""
+ROWS = 3 / 8
+"""The share of them that rows may take; the rest is for what makes and multiplies them."""
 
 
 class Rows:
@@ -64,7 +60,7 @@ class Rows:
 
     def __init__(self, problem: Problem, chosen: Sequence[int], *, alone: bool = False) -> None:
         self._copy, self._apart = problem.copy, problem.apart
-        self._leaves, self._memory = problem.copy.parameters.leaves, problem.memory
+        self._leaves = problem.copy.parameters.leaves
         kept = problem.batches.kept
         assert kept is not None
         batches = [inputs for inputs, _ in kept]
@@ -79,6 +75,7 @@ class Rows:
         for inputs in batches:
             self._look(inputs)
         self._tell_room()
+        return_freed_memory()
 
     def gram(self) -> Tensor:
         """Return the Gram matrix (N, N)."""
@@ -90,7 +87,7 @@ class Rows:
             Whole(leaf, self._leaves[leaf].numel(), 1) for leaf in sorted(self._survey.others)
         ]
         for some, read in ((wholes, reader.read), (others, reader.read_one_by_one)):
-            for lot in lots(some, self.count, self._room(some) / total.itemsize):
+            for lot in lots(some, self.count, ROWS * CHUNK_BYTES / total.itemsize):
                 store = Store(lot, self.count, self._leaves)
                 for piece in self._pieces:
                     read(piece, store)
@@ -101,12 +98,6 @@ class Rows:
         mirror(total)
         return total
 
-    def _room(self, wholes: Sequence[Whole]) -> float:
-        """Return how many bytes rows are given."""
-        itemsize = int(self._leaves[0].itemsize)
-        whole = sum(whole.numbers(self.count) for whole in wholes) * itemsize
-        return max(CHUNK_BYTES / 2, min(whole / RUNS, MOST_BYTES, self._memory / 4))
-
     def _add(self, total: Tensor, store: Store, by_factors: set[int]) -> None:
         """Add the inner products of all rows in a store."""
         for rows in store.written.values():
@@ -114,7 +105,7 @@ class Rows:
         for leaf, factors in store.factors.items():
             placed = [(some.start, some.outer) for some in factors]
             add = add_factored if leaf in by_factors else add_written
-            add(total, placed, CHUNK_BYTES / 4)
+            add(total, placed, CHUNK_BYTES / 8)
 
     def _look(self, inputs: Any) -> None:
         """Run the model on a batch, some samples at a time, and see how it uses its parameters."""
@@ -160,7 +151,7 @@ class Rows:
             two = graph_bytes(run, inputs[:2])
             one = graph_bytes(run, inputs[:1])
         each = max(two - one, 1.0) + sum(map(_backward_bytes, calls))
-        return max(1, int(CHUNK_BYTES / 4 / each))
+        return max(1, int(CHUNK_BYTES / 8 / each))
 
     def _are_samples_first(self, batches: Sequence[Tensor]) -> bool:
         """Whether the first dimension of all that layers take counts samples.
