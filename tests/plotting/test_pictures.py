@@ -43,7 +43,9 @@ def test_spectrum_shows_every_eigenvalue(ax, data):
     rng = np.random.default_rng(1)
     spectrum = hs.ScalarReLU(*rng.normal(size=(2, 10))).hessian(*data).spectrum()
     draw_spectrum(spectrum, ax)
-    values = np.concatenate([ln.get_ydata() for ln in ax.lines if ln.get_marker() in ("o", "s")])
+    points = np.concatenate([ln.get_xydata() for ln in ax.lines if ln.get_marker() in ("o", "s")])
+    ranks, values = points[np.argsort(points[:, 0])].T
+    np.testing.assert_array_equal(ranks, np.arange(1, 21))
     np.testing.assert_array_equal(values, spectrum.eigenvalues)
     words = {text.get_text() for text in ax.get_legend().get_texts()}
     assert words == {space.label.replace("/", ", ") for space in spectrum.spaces}
@@ -64,6 +66,24 @@ def test_spectrum_of_a_wide_network_costs_few_points(ax, data):
     spectrum = hs.ScalarLinear(*rng.normal(size=(2, 10**6))).hessian(*data).spectrum()
     draw_spectrum(spectrum, ax)
     assert shown(ax).size < 20
+    upper, lower = (float(space.value) for space in spectrum["bulk"])
+    bulk = next(line for line in ax.lines if line.get_label() == "bulk")
+    np.testing.assert_array_equal(
+        bulk.get_xydata(),
+        [[2, upper], [10**6, upper], [np.nan, upper],
+         [10**6 + 2, lower], [2 * 10**6, lower], [np.nan, lower]],
+    )  # fmt: skip
+
+
+def test_thousands_of_eigenvalues_make_one_line_for_each_label(ax):
+    rng = np.random.default_rng(3)
+    net = hs.TwoLayerLinear(rng.normal(size=(30, 30)), rng.normal(size=(30, 30)))
+    spectrum = net.hessian(*rng.normal(size=(2, 40, 30))).spectrum()
+    assert len(spectrum.spaces) > 1000
+    draw_spectrum(spectrum, ax)
+    drawn = [line for line in ax.lines if len(line.get_xdata()) and line.get_marker() != "None"]
+    assert len(drawn) == len({space.label.partition("/")[0] for space in spectrum.spaces})
+    assert sum(len(line.get_xdata()) for line in drawn) == len(spectrum)
 
 
 def test_trajectory_shows_outliers_and_phases(ax):

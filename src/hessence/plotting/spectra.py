@@ -43,24 +43,29 @@ def draw_spectrum(spectrum: Any, ax: Any = None) -> Any:
     parts = {space.label: space.label.partition("/") for space in spectrum.spaces}
     kinds = sorted({head if many else tail for head, _, tail in parts.values()})
     colour = {kind: COLOURS[i % len(COLOURS)] for i, kind in enumerate(kinds)}
-    seen: set[str] = set()
+    # One line for all of a name, as lines of their own would take a millisecond each.
+    runs: dict[tuple[str, str, str, bool], list[Any]] = {}
     start = 0
     for space in spectrum.spaces:
         head, _, tail = parts[space.label]
         name = head if many else space.label.replace("/", ", ")
         count, value = space.multiplicity, float(to_numpy(space.value))
         shade = GREY if head == "flat" else colour[head if many else tail]
-        # Up to a hundred copies are shown one by one, more as a line.
-        ranks = np.arange(start + 1, start + count + 1)
-        if count > 100:
-            ranks = ranks[[0, -1]]
+        # Up to a hundred copies are shown one by one, more as a line, with a gap behind it.
+        wide = count > 100
+        ranks = np.asarray([start + 1, start + count, np.nan])
+        ranks = ranks if wide else np.arange(start + 1, start + count + 1)
+        run = np.stack([ranks, np.full(ranks.size, value)])
+        runs.setdefault((name, head, shade, wide), []).append(run)
+        start += count
+    seen: set[str] = set()
+    for (name, head, shade, wide), points in runs.items():
         size, face = (8, shade) if head == "outlier" else (5, "white")
-        ax.plot(ranks, np.full(ranks.size, value), color=shade, linewidth=3,
-                linestyle="-" if count > 100 else "none", marker=MARKERS.get(head, "o"),
+        ax.plot(*np.concatenate(points, axis=1), color=shade, linewidth=3,
+                linestyle="-" if wide else "none", marker=MARKERS.get(head, "o"),
                 markersize=size, markerfacecolor=face,
                 label=None if name in seen else name)  # fmt: skip
         seen.add(name)
-        start += count
     ax.axhline(0, color=GREY, linestyle=":", linewidth=1)
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_xlabel("rank of the eigenvalue")
