@@ -157,6 +157,7 @@ def test_divergence_is_told_not_hidden():
 def test_zero_steps_and_indexing():
     net, x, y = instance(hs.ScalarReLU, seed=1)
     t = hs.gradient_descent(net, x, y, lr=0.1, steps=0)
+    assert repr(t).startswith("1 point of training: loss ")
     assert len(t) == 1
     np.testing.assert_array_equal(t[-1].w, net.w)
     with pytest.raises(IndexError, match="step 1"):

@@ -94,10 +94,12 @@ def test_known_eigenvalues_are_counted_exactly():
     ("arguments", "message"),
     [
         (lambda d: d.share(np.nan), "x contains NaN"),
+        (lambda d: d.share("low"), "x must be a number or an array of numbers, got str"),
         (lambda d: d.share(0.0, level=1), "level must be a number between 0 and 1, got 1"),
         (lambda d: d.share(0.0, level="high"), "level must be a number between 0 and 1, got str"),
         (lambda d: d.count(1.0, 1.0), "a must be less than b"),
-        (lambda d: d.count(np.nan, 1.0), "a must be less than b"),
+        (lambda d: d.count(np.nan, 1.0), "a must be a number, got nan"),
+        (lambda d: d.count(0.0, "1"), "b must be a number, got str"),
     ],
 )
 def test_bad_arguments(arguments, message):

@@ -174,7 +174,8 @@ class Trajectory(Saved, kind="trajectory"):
         networks = int(np.prod(self.loss.shape[1:]))
         batch = f" of {networks} networks, the first" if networks > 1 else ""
         end = "" if self.diverged is None else f"; diverged at step {self.diverged}"
-        return f"{len(self)} points of training{batch}: {', '.join(told)}{end}"
+        points = "1 point" if len(self) == 1 else f"{len(self)} points"
+        return f"{points} of training{batch}: {', '.join(told)}{end}"
 
     @property
     def _alive(self) -> Descent:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hessence._common.arguments import as_level, as_positive
+from hessence._common.arguments import as_level, as_number, as_positive
 from hessence._common.arrays import Numbers, floating, to_double
 from hessence._common.files import Saved
 from hessence.krylov._counting import share_bounds
@@ -142,7 +142,11 @@ class Density(Saved, kind="density"):
         >>> lower <= 0.25 <= upper, upper - lower < 0.2
         (True, True)
         """
-        places = np.asarray(x, dtype=np.float64)
+        try:
+            places = np.asarray(x, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            wanted = "x must be a number or an array of numbers"
+            raise TypeError(f"{wanted}, got {type(x).__name__}.") from error
         if np.isnan(places).any():
             raise ValueError("x contains NaN.")
         lower, upper = share_bounds(self._rules, places.ravel(), as_level(level))
@@ -161,9 +165,10 @@ class Density(Saved, kind="density"):
         >>> fewest <= 30 <= most
         True
         """
-        if not a < b:
+        low, high = as_number("a", a), as_number("b", b)
+        if not low < high:
             raise ValueError(f"a must be less than b, got a = {a!r} and b = {b!r}.")
-        lower, upper = self.share([a, b], level=level)
+        lower, upper = self.share([low, high], level=level)
         # Whole numbers, with an allowance for the rounding of their shares.
         slack = 1e-9 * self.size + 1e-6
         least, most = np.ceil(self.size * lower - slack), np.floor(self.size * upper + slack)
