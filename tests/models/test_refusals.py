@@ -166,10 +166,9 @@ LOSSES = {
     "number": (5, TypeError, "loss must be a torch.nn loss, .* got int"),
     "name": ("msse", ValueError, "loss must be one of 'mse', .* got 'msse'"),
     "tensor": (torch.ones(3), TypeError, "loss must be a torch.nn loss, .* got Tensor"),
-    "no tensor": (lambda f, y: 3.0, TypeError, "loss must return .*tensor"),
+    "no tensor": (lambda f, y: 3.0, TypeError, r"^loss must return a tensor .* got float\.$"),
     "integers": (lambda f, y: (f > y).sum(), TypeError, "loss must return a tensor of real"),
-    "closure without tensor": (lambda model, b: 3.0, TypeError, "loss must return .*got float"),
-    "none": (lambda f, y: None, TypeError, "loss must return"),
+    "none": (lambda f, y: None, TypeError, "^loss must return a tensor .* got NoneType"),
     "three arguments": (
         nn.GaussianNLLLoss(),
         TypeError,
@@ -388,3 +387,29 @@ def test_names_that_match_nothing_are_answered_by_those_there_are():
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
     with pytest.raises(ValueError, match=r"no parameter matches 'layer1'; there are .*2\.weight"):
         hs.hessian(model, (torch.randn(4, 2), torch.randn(4, 1)), params="layer1")
+    with pytest.raises(ValueError, match=r"there are (weight, bias|bias, weight)\.$"):
+        hs.hessian(model[2], (torch.randn(4, 3), torch.randn(4, 1)), params="layer1")
+
+
+def test_a_loss_in_the_place_of_the_model():
+    x, y, model = torch.randn(4, 2), torch.randn(4, 1), nn.Linear(2, 1)
+    with pytest.raises(TypeError, match=r"^model is a loss, MSELoss: give model, data and loss"):
+        hs.spectrum(nn.MSELoss(), model, (x, y))
+
+
+def test_a_loss_with_parameters_is_a_model():
+    class Scaled(nn.MSELoss):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1).double())
+
+        def forward(self, x):
+            return self.scale**2 * x
+
+    x = numbers(5, 1)
+    H = hs.hessian(Scaled(), (x, 3 * x), nn.MSELoss())
+    # The loss is (s² − 3)² E x², of second derivative 12 s² − 12 = 0 at s = 1 …
+    assert abs(float(H.dense())) < 1e-14
+    # … and (s² − 2)² E x² has one of 12 s² − 8 = 4.
+    H = hs.hessian(Scaled(), (x, 2 * x), nn.MSELoss())
+    assert_same(H.dense(), 4 * x.square().mean()[None, None])

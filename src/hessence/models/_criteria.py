@@ -21,7 +21,7 @@ from hessence._common.arrays import dtype_name
 from hessence.data.losses import NAMED, PointwiseLoss, as_loss
 from hessence.models import _loss_hessian as loss_hessian
 from hessence.models._loss_hessian import LossHessian
-from hessence.models.batch_parts import is_pair
+from hessence.models.batch_parts import is_pair, tensors_in
 from hessence.models.criterion import (
     ClosureCriterion,
     Criterion,
@@ -187,6 +187,7 @@ def as_criterion(
                 "data must have batches that are pairs (input, target) for this loss; for others "
                 "give a closure loss(model, batch)."
             )
+        _require_tensors(*batch)
         return known
     if not callable(loss):
         raise TypeError(
@@ -197,6 +198,18 @@ def as_criterion(
         raise ValueError("data must have batches that are pairs (input, target) if closure=False.")
     function = is_pair(batch) if closure is None else not closure
     return (FunctionCriterion if function else ClosureCriterion)(loss, reduction, several=several)
+
+
+def _require_tensors(inputs: Any, target: Any) -> None:
+    """Refuse lists of numbers, and anything but a tensor as the target of a loss of PyTorch's."""
+    first = inputs
+    while isinstance(first, (list, tuple)) and first and not tensors_in(inputs):
+        first = first[0]
+    if isinstance(first, (int, float)) or not isinstance(target, Tensor):
+        kinds = f"{type(inputs).__name__} and {type(target).__name__}"
+        raise TypeError(
+            f"data must hold torch tensors as input and target, got {kinds}: use torch.as_tensor."
+        )
 
 
 def is_own(loss: Any) -> bool:

@@ -143,11 +143,11 @@ def matching(names: Sequence[str], pattern: str, argument: str = "params") -> li
     found = [n for n in names if n == pattern or n.startswith(f"{pattern}.")]
     found = found or [n for n in names if any(fnmatchcase(n, p) for p in (pattern, f"{pattern}.*"))]
     if not found:
-        known = [*dict.fromkeys(name.partition(".")[0] for name in names), *names]
+        known = list(dict.fromkeys([*(name.partition(".")[0] for name in names), *names]))
         close = difflib.get_close_matches(pattern, known, n=3, cutoff=0.0)
+        others = " and others" if len(close) < len(known) else ""
         raise ValueError(
-            f"{argument}: no parameter matches {pattern!r}; there are {', '.join(close)} and "
-            "others."
+            f"{argument}: no parameter matches {pattern!r}; there are {', '.join(close)}{others}."
         )
     return found
 

@@ -95,14 +95,14 @@ class Problem:
             inputs, target = first
             prediction = on_tensors(Tensor.detach, self._predicted(inputs, also=CLOSURE))
             try:
-                total = criterion.sum(prediction, target)
+                value = criterion.call(prediction, target)
             except (TypeError, AttributeError, KeyError) as error:
                 raise TypeError(
                     f"loss, called as loss(prediction, target) with a prediction of type "
                     f"{type(prediction).__name__}, raised {error!r}; for a closure of (model, "
                     "batch), such as lambda model, batch: model(**batch).loss, pass closure=True."
                 ) from error
-            self._require_prediction_only(total)
+            self._require_prediction_only(criterion.read(value, prediction, target)[0])
         return criterion
 
     def _require_prediction_only(self, total: Tensor) -> None:

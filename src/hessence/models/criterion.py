@@ -168,8 +168,15 @@ class FunctionCriterion(OwnCriterion, PairCriterion):
 
     def evaluate(self, prediction: Any, target: Any) -> tuple[Tensor, float]:
         """Return the total of predictions, and its count."""
+        return self.read(self.call(prediction, target), prediction, target)
+
+    def call(self, prediction: Any, target: Any) -> Any:
+        """Return what the function returns."""
         # On a copy, since the function may write to it.
-        value = self._function(prediction, copied(target))
+        return self._function(prediction, copied(target))
+
+    def read(self, value: Any, prediction: Any, target: Any) -> tuple[Tensor, float]:
+        """Return the total and the count that the function's value stands for."""
         return self._total(value, lambda: first_length([prediction, target]))
 
 

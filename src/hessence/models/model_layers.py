@@ -63,6 +63,10 @@ def unwrap(model: Any) -> nn.Module:
     if not isinstance(model, nn.Module):
         own = "; its own Hessian is net.hessian(x, y)" if isinstance(model, Network) else ""
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}{own}.")
+    if isinstance(model, nn.modules.loss._Loss) and not any(True for _ in model.parameters()):
+        raise TypeError(
+            f"model is a loss, {type(model).__name__}: give model, data and loss, in this order."
+        )
     return model
 
 
