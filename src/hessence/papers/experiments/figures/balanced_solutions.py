@@ -28,6 +28,8 @@ from hessence.plotting.axes import COLOURS
 ROUNDING = 1e-10
 NARROW = (6, 2, 4)
 """Widths of a network whose narrowest layer is hidden."""
+LEVELS = (0.3, 1, 3, 10, 30)
+"""Values of the sharpness at which its map has lines."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,11 @@ def draw_formulas(settings: Settings, records: list[Record], figure: Any) -> Non
         shades = right.pcolormesh(table["norms"], settings.depths, table["sharpness"], norm="log",
                                   shading="nearest")  # fmt: skip
         figure.colorbar(shades, ax=right, label="sharpness")
+        low, high = np.min(table["sharpness"]), np.max(table["sharpness"])
+        if levels := [level for level in LEVELS if low < level < high]:
+            lines = right.contour(table["norms"], settings.depths, table["sharpness"], levels,
+                                  colors="black", linewidths=0.8)  # fmt: skip
+            right.clabel(lines, fontsize=9, fmt="%g")
         edge = np.exp(-np.asarray(settings.depths) / 2)
         right.plot(edge, settings.depths, "--", color="white")
     right.set_xlim(min(table["norms"]), settings.largest_norm)
