@@ -8,13 +8,13 @@ from itertools import pairwise, product
 import numpy as np
 
 import hessence as hs
-from hessence.papers.claims.dense_hessians import Array, dense_hessian, eigenvalue_gap, gradient
+from hessence.papers.claims.dense_hessians import Array, dense_hessian, eigenvalue_gap
 from hessence.papers.claims.linear_networks import Linear, jacobian_of, white
 from hessence.papers.claims.norm_correlations import NAMES, measured
 from hessence.papers.claims.paper_000_attention_edge import RATE, edge_path
 from hessence.papers.claims.paper_000_norms import best_norm
 from hessence.papers.claims.protocol import DENSE, Claim, Verdict, judge
-from hessence.papers.claims.scalar_networks import Biased, orthogonal_draw, scalar_draws
+from hessence.papers.claims.scalar_networks import Biased, orthogonal_draw
 from hessence.papers.claims.trained_networks import NetworkBatch, correlation
 
 
@@ -172,41 +172,6 @@ def _cells() -> Verdict:
     )
 
 
-def _lines() -> Verdict:
-    momentum, decay, radius = 0.6, 0.05, 0.05
-    batches = [[0, 1, 2], [3, 4], [5, 6]]
-    gaps = []
-    for start in scalar_draws(309, 8):
-        net, push = start, np.zeros(2 * len(start.w))
-        rate = 0.2 / float(np.linalg.eigvalsh(net.hessian())[-1])
-        for step in range(31):
-            for sign in (1, -1):
-                line, now = start.w + sign * start.v, net.w + sign * net.v
-                across = now - line * float(line @ now) / float(line @ line)
-                gaps.append(float(np.linalg.norm(across) / np.linalg.norm(net.point)))
-            if step == 30:
-                break
-            some = batches[step % 3]
-            batch = replace(net, x=net.x[some], y=net.y[some])
-            slope = gradient(batch.loss, net.point)
-            ahead = net.point + radius * slope / np.linalg.norm(slope)
-            push = momentum * push + gradient(batch.loss, ahead) + decay * net.point
-            v, w = np.split(net.point - rate * push, 2)
-            net = replace(net, w=w, v=v)
-        path = hs.gradient_descent(
-            hs.ScalarLinear(start.w, start.v), net.x, net.y, lr=rate, steps=30, batches=batches,
-            momentum=momentum, weight_decay=decay, sam=radius,
-        )  # fmt: skip
-        gaps.append(eigenvalue_gap(path.spectrum(30).eigenvalues, net.hessian()))
-    return judge(
-        gaps,
-        "what w + v and w − v have across their lines at the start, along 30 steps on all weights "
-        f"with momentum {momentum}, weight decay {decay}, batches and ρ = {radius} together, by "
-        "complex steps of the loss; and in the end all eigenvalues that hs.gradient_descent has "
-        "from two numbers, against those of the dense Hessian",
-    )
-
-
 def _flattest(token: float, keys: int = 2) -> float:
     """Return the least sharpness of a solution that reverses the tokens (a, −a)."""
     u = np.linspace(0.05, 6, 20_000)
@@ -305,12 +270,6 @@ CLAIMS = (
         "if the first layer is only nearly orthonormal, V = V₀ + E, every eigenvalue is within "
         "b/2 + √(b²/4 + a²) + a of that closed form, a = ‖w‖‖E‖, b = ‖E‖(2ν + ‖E‖)",
         _nearly_orthonormal,
-    ),
-    Claim(
-        "A-000-descent", "000 Corollary 3.1, continued",
-        "momentum, weight decay, mini-batches and sharpness-aware steps keep w + v and w − v on "
-        "their lines as well, so that two numbers tell the whole spectrum all along",
-        _lines,
     ),
     Claim(
         "A-002-balanced", "002 §3, continued",

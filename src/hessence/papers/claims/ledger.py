@@ -43,6 +43,7 @@ MODULES = (
     "errata_vectors",
     "errata_matrices",
     "errata_settings",
+    "answers_descent",
     "answers",
 )
 """Where the claims are, in the papers' order."""
