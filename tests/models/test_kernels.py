@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import hessence as hs
@@ -234,3 +235,24 @@ def test_attention_is_pytorchs(options):
     ours = with_exact_kernels(lambda: F.scaled_dot_product_attention(q, k, v, **options))
     theirs = F.scaled_dot_product_attention(q, k, v, **options)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+class Passing(TorchFunctionMode):
+    """A mode of the user's that changes nothing."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [lambda: torch.device("cpu"), Passing], ids=["device", "own"])
+def test_attention_under_a_mode_of_the_users(mode):
+    """Its functions name themselves to that mode, which must not lead back to PyTorch's kernel."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True).double()
+    data = numbers(2, 3, 4, seed=1), numbers(2, 3, 4, seed=2)
+    H = hs.hessian(layer, data, nn.MSELoss())
+    v = numbers(H.shape[0])
+    with mode():
+        inside = hs.hessian(layer, data, nn.MSELoss())
+        assert_same(inside @ v, H @ v)
+        assert inside.check().passed

@@ -157,6 +157,8 @@ def _with_attention(function: Any) -> types.FunctionType:
     names = {**function.__globals__, "scaled_dot_product_attention": _attention}
     changed = types.FunctionType(function.__code__, names, argdefs=function.__defaults__)
     changed.__kwdefaults__ = function.__kwdefaults__
+    # It names itself to the modes below ours, such as that of a default device, and they call that.
+    names[function.__name__] = changed
     return changed
 
 
