@@ -105,6 +105,61 @@ def test_the_mode_of_a_file_stays(tmp_path, mode):
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
+def test_nobody_else_reads_a_private_file_while_it_is_written(tmp_path, monkeypatch):
+    path, seen = tmp_path / "file", []
+    path.write_text("old")
+    path.chmod(0o600)
+    monkeypatch.setattr(
+        os, "fsync", lambda _: seen.extend(p.stat().st_mode for p in tmp_path.glob(".*.tmp"))
+    )
+    write_atomically(path, "secret")
+    assert [stat.S_IMODE(mode) for mode in seen] == [0o600]
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="root may give away")
+def test_a_file_that_root_writes_still_belongs_to_its_owner(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    os.chown(path, 1234, 2345)
+    path.chmod(0o640)
+    write_atomically(path, "new")
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1234, 2345, 0o640)
+
+
+def test_a_file_that_cannot_be_given_away_is_written(tmp_path, monkeypatch):
+    path, asked = tmp_path / "file", []
+
+    def denied(_, owner, group):
+        asked.append((owner, group))
+        raise PermissionError
+
+    path.write_text("old")
+    monkeypatch.setattr(os, "chown", denied)
+    write_atomically(path, "new")
+    assert path.read_text() == "new"
+    # The group alone may be allowed.
+    assert asked == [(-1, path.stat().st_gid), (path.stat().st_uid, -1)]
+
+
+def test_links_in_a_circle_are_left_as_they_are(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.symlink_to(second)
+    second.symlink_to(first)
+    with pytest.raises(OSError, match="symbolic links"):
+        write_atomically(first, "new")
+    assert sorted(os.listdir(tmp_path)) == ["first", "second"]
+    assert first.is_symlink()
+
+
+def test_hidden_files_of_others_are_not_swept(tmp_path):
+    for name in (".file.not-a-number-16.tmp", ".file.tmp", ".file.0123456789abcdeF.tmp"):
+        (tmp_path / name).write_text("theirs")
+    before = os.listdir(tmp_path)
+    write_atomically(tmp_path / "file", "new")
+    assert sorted(os.listdir(tmp_path)) == sorted([*before, "file"])
+
+
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() == 0, reason="root may write anything")
 def test_a_file_that_must_not_be_written_is_not_replaced(tmp_path):
     path = tmp_path / "file"

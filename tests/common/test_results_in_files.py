@@ -127,6 +127,60 @@ def test_damaged_data_are_refused(name, tmp_path):
             hs.load(path)
 
 
+def without(key, value, at=None):
+    """Return what puts a value into a field, or into one place of a list there."""
+
+    def change(data):
+        if at is None:
+            data[key] = value
+        else:
+            data[key][at] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("spectrum", without("multiplicities", 0, at=0)),
+        ("spectrum", without("multiplicities", False, at=0)),
+        ("spectrum", without("multiplicities", 1.5, at=0)),
+        ("spectrum", without("multiplicities", "1", at=0)),
+        ("spectrum", without("multiplicities", 2**62, at=0)),
+        ("spectrum", without("values", "1.5", at=0)),
+        ("spectrum", without("values", True, at=0)),
+        ("spectrum", without("errors", {"number": "nan"}, at=0)),
+        ("spectrum", without("exact", "no")),
+        ("spectrum", without("method", ["closed form"])),
+        ("spectrum", without("reason", 3)),
+        ("batch", without("multiplicities", [1, 1, 1, 2], at=0)),
+        ("estimate of a model", without("eigenvalues", True, at=0)),
+        ("eigenpairs", lambda data: data["eigenvalues"]["entries"].__setitem__(0, "1.5")),
+        ("trajectory", without("lr", {"number": "inf"})),
+        ("trajectory", without("lr", float("inf"))),
+        ("trajectory", without("lr", -1)),
+    ],
+)
+def test_what_is_no_number_or_no_count_is_refused(name, change):
+    batch = hs.ScalarLinear([[1.0, 2.0], [2.0, 3.0]], [[0.5, 1.0], [1.0, 2.0]])
+    of_batch = batch.hessian([1.0, 2.0], [0.0, 1.0]).spectrum()
+    result = of_batch if name == "batch" else RESULTS[name]
+    data = json.loads(json.dumps(result.to_dict()))
+    assert type(result).from_dict(data) == result
+    change(data)
+    with pytest.raises(ValueError, match="data is not a complete"):
+        type(result).from_dict(data)
+
+
+def test_bounds_that_are_infinite_are_saved(tmp_path):
+    data = RESULTS["spectrum"].to_dict()
+    data["errors"][0] = {"number": "inf"}
+    spectrum = hs.Spectrum.from_dict(data)
+    assert spectrum.errors[0] == np.inf
+    spectrum.save(tmp_path / "spectrum.json")
+    assert hs.load(tmp_path / "spectrum.json") == spectrum
+
+
 def test_a_failing_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "trace.json"
     RESULTS["trace"].save(path)

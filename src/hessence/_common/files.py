@@ -12,6 +12,7 @@ import errno
 import json
 import math
 import os
+import re
 import secrets
 import stat
 from dataclasses import fields
@@ -23,7 +24,7 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arrays import dtype_name, to_numpy
-from hessence._common.schema import as_array, as_dtype, require_fields, require_shapes
+from hessence._common.schema import as_array, as_dtype, as_numbers, require_fields, require_shapes
 
 try:
     import fcntl
@@ -48,10 +49,13 @@ KINDS: dict[str, type[Any]] = {}
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a regular file so that it is never half written, whenever the process is killed.
 
-    An existing file keeps its permissions, and a link is followed. Anything but a regular file is
-    refused. Temporary files of killed writers of the same file are removed.
+    An existing file keeps its permissions and, as far as the process may give it away, its owner
+    and group. A link is followed. Anything but a regular file is refused. Temporary files of killed
+    writers of the same file are removed.
     """
     target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(target))
     old = target.stat() if target.exists() else None
     if old is not None:
         _require_regular(target, old)
@@ -66,11 +70,11 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
     temporary, handle = _open_temporary(target.parent, prefix)
     try:
         with os.fdopen(handle, "wb") as stream:
+            if old is not None:
+                _let_in_the_same(temporary, old)
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-            if old is not None:
-                os.chmod(temporary, stat.S_IMODE(old.st_mode))
             if fcntl is None:
                 # Windows moves no file that is open, and removes none.
                 stream.close()  # type: ignore[unreachable, unused-ignore]
@@ -78,6 +82,15 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _let_in_the_same(path: Path, old: os.stat_result) -> None:
+    """Give a file the owner and permissions of another, before anything is in it to be read."""
+    if hasattr(os, "chown"):
+        for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
+            with contextlib.suppress(PermissionError):
+                os.chown(path, owner, group)
+    os.chmod(path, stat.S_IMODE(old.st_mode))
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
@@ -118,7 +131,7 @@ def _open_temporary(folder: Path, prefix: str) -> tuple[Path, int]:
 
 def _sweep(folder: Path, prefix: str) -> None:
     """Remove temporary files of killed writers: those that nobody holds a lock of."""
-    left = _left_behind(folder.resolve())
+    left = _left_behind(folder.resolve(), os.getpid())
     for entry in left.get(prefix, ()):
         with contextlib.suppress(OSError):
             handle = os.open(entry, os.O_RDWR)
@@ -131,11 +144,11 @@ def _sweep(folder: Path, prefix: str) -> None:
 
 
 @lru_cache(maxsize=64)
-def _left_behind(folder: Path) -> dict[str, list[Path]]:
-    """List the temporary files in a folder by prefix, once for each process."""
+def _left_behind(folder: Path, process: int) -> dict[str, list[Path]]:
+    """List the temporary files in a folder by prefix, once for each process, forked ones too."""
     found: dict[str, list[Path]] = {}
     for entry in folder.iterdir():
-        if entry.name.startswith(".") and entry.name.endswith(TEMPORARY):
+        if re.fullmatch(rf"\..*\.[0-9a-f]{{{2 * TOKEN}}}{re.escape(TEMPORARY)}", entry.name, re.S):
             found.setdefault(entry.name[: -len(TEMPORARY) - 2 * TOKEN], []).append(entry)
     return found
 
@@ -257,5 +270,5 @@ def decoded(data: Any) -> Any:
     if "bytes" in data:
         flat = np.frombuffer(base64.b64decode(data["bytes"]), dtype=dtype).copy()
     else:
-        flat = np.asarray(data["entries"], dtype=dtype)
+        flat = as_numbers(data["entries"], dtype)
     return as_array(dtype, data["shape"], flat)

@@ -16,6 +16,10 @@ LARGEST = 2**53
 """Larger integers are not accepted as counts."""
 
 DTYPES = frozenset({"bool", "int32", "int64", "float32", "float64"})
+ADMITTED: dict[str, tuple[type, ...]] = {
+    "b": (bool,), "i": (int, np.integer), "f": (int, float, np.integer, np.floating)
+}  # fmt: skip
+"""What lists of numbers hold, by the kind of their type."""
 
 
 def as_dtype(name: Any) -> np.dtype[Any]:
@@ -23,6 +27,27 @@ def as_dtype(name: Any) -> np.dtype[Any]:
     if not isinstance(name, str) or name not in DTYPES:
         raise ValueError(f"an array has the type {str(name)[:40]!r}")
     return np.dtype(name)
+
+
+def as_numbers(entries: Any, dtype: np.dtype[Any]) -> Numbers:
+    """Return lists of numbers as an array; nothing else is taken for a number.
+
+    Examples
+    --------
+    >>> as_numbers([[1, 2.5]], np.dtype("float64"))
+    array([[1. , 2.5]])
+    >>> as_numbers([1, True], np.dtype("int64"))
+    Traceback (most recent call last):
+    ...
+    ValueError: a list does not hold numbers of type int64
+    """
+    found = np.asarray(entries, dtype=object)
+    types = {type(entry) for entry in found.ravel().tolist()}
+    if not all(issubclass(each, ADMITTED[dtype.kind]) for each in types) or (
+        bool in types and dtype.kind != "b"
+    ):
+        raise ValueError(f"a list does not hold numbers of type {dtype}")
+    return found.astype(dtype)
 
 
 def require_fields(kind: type, values: Mapping[str, Any]) -> None:

@@ -144,7 +144,8 @@ class Trajectory(Saved, kind="trajectory"):
         plain = {name: data[name] for name in ("lr", "method", "diverged")}
         numbers = {name: decoded(values) for name, values in dict(data["numbers"]).items()}
         kinds = {"lr": float, "method": str, "diverged": int | None}
-        if not all(fits(plain[name], kind) for name, kind in kinds.items()):
+        fit = all(fits(plain[name], kind) for name, kind in kinds.items())
+        if not fit or not 0 < plain["lr"] < np.inf:
             raise ValueError("lr, method or diverged is not what it should be")
         known = {*cls.__annotations__, "sharpness"}
         if not {"loss", "sharpness"} <= numbers.keys() <= known:

@@ -11,9 +11,9 @@ from typing import Any, Self
 import numpy as np
 
 from hessence._common.arrays import Array, dtype_name, integers, to_numpy
-from hessence._common.files import decoded
+from hessence._common.files import decoded, encoded
 from hessence._common.messages import value_table
-from hessence._common.schema import as_dtype, require_fields, require_shapes
+from hessence._common.schema import as_dtype, as_numbers, require_fields, require_shapes
 from hessence.krylov.density_result import Density
 from hessence.krylov.request import Outcome, require_top
 from hessence.spectra.certificate import Certificate, overlap, require_operator
@@ -200,10 +200,11 @@ class Estimate(SpectralResult, kind="estimate"):
         """Return all but the eigenvectors as plain data, exactly."""
         data: dict[str, Any] = {"format": self.format, "exact": False, "converged": self.converged}
         data |= {name: getattr(self, name) for name in PLAIN}
-        data |= {name: to_numpy(getattr(self, name)).tolist() for name in ARRAYS}
+        arrays = {name: to_numpy(getattr(self, name)) for name in ARRAYS}
+        data |= {name: encoded(array.tolist()) for name, array in arrays.items()}
         data |= {"dtype": dtype_name(self.eigenvalues), "outcome": self.outcome.name}
         if not math.isnan(self.norm):
-            data["norm"] = self.norm
+            data["norm"] = encoded(self.norm)
         if self.known is not None:
             data |= {"known": self.known.to_dict(), "labelled": list(self.labelled)}
         if isinstance(self._density, Density):
@@ -213,9 +214,11 @@ class Estimate(SpectralResult, kind="estimate"):
     @classmethod
     def _rebuilt(cls, data: dict[str, Any]) -> Self:
         dtype = as_dtype(data["dtype"])
-        known: dict[str, Any] = {name: np.asarray(data[name], dtype=dtype) for name in ARRAYS}
+        known: dict[str, Any] = {name: as_numbers(decoded(data[name]), dtype) for name in ARRAYS}
         require_shapes({"eigenvalues": "k", "errors": "k", "trace": "", "trace_stderr": ""}, known)
-        known |= {name: data[name] for name in PLAIN} | {"norm": data.get("norm", math.nan)}
+        known |= {name: data[name] for name in PLAIN} | {
+            "norm": decoded(data.get("norm", math.nan))
+        }
         known["labelled"] = decoded(data.get("labelled", []))
         require_fields(cls, known)
         return cls(

@@ -11,8 +11,9 @@ import numpy as np
 
 from hessence._common.arrays import Array, Numbers, dtype_name, integers, like, to_numpy
 from hessence._common.device import available
+from hessence._common.files import decoded, encoded
 from hessence._common.messages import SHOWN, range_text, table_lines
-from hessence._common.schema import LARGEST, as_dtype
+from hessence._common.schema import LARGEST, as_dtype, as_numbers
 from hessence._common.summation import compensated_sum
 from hessence.krylov.density_result import Density, known_density
 from hessence.krylov.request import Outcome
@@ -165,7 +166,8 @@ class Spectrum(SpectralResult, kind="spectrum"):
         # If each value is within e of its own eigenvalue, the i-th largest eigenvalue lies between
         # the i-th largest of all value − e and of all value + e.
         values, counts = to_numpy(self._values), to_numpy(self._counts)
-        here, low, high = (expanded(values + sign * self._bounds, counts) for sign in (0, -1, 1))
+        ends = values, values - self._bounds, values + self._bounds
+        here, low, high = (expanded(each, counts) for each in ends)
         return like(np.maximum(high - here, here - low), self._values)
 
     @cached_property
@@ -286,27 +288,31 @@ class Spectrum(SpectralResult, kind="spectrum"):
             "labels": [self._label(g) for g in range(self._groups)],
             "values": to_numpy(self._values).tolist(),
             "multiplicities": to_numpy(self._counts).tolist(),
-            "errors": self._bounds.tolist(),
+            "errors": encoded(self._bounds.tolist()),
         }
 
     @classmethod
     def _rebuilt(cls, data: dict[str, Any]) -> Self:
-        values = np.asarray(data["values"], dtype=as_dtype(data["dtype"]))
-        counts = np.asarray(data["multiplicities"], dtype=np.int64)
+        values = as_numbers(data["values"], as_dtype(data["dtype"]))
+        counts = as_numbers(data["multiplicities"], np.dtype(np.int64))
         labels = np.asarray(data["labels"], dtype=object)
-        errors = np.asarray(data["errors"], dtype=np.float64)
+        errors = as_numbers(decoded(data["errors"]), np.dtype(np.float64))
+        method, exact, reason = data["method"], data["exact"], data.get("reason", "")
         shapes = {values.shape, counts.shape, errors.shape}
         if len(shapes) > 1 or values.shape[-1:] != labels.shape:
             raise ValueError("its lists differ in length")
-        if values.dtype.kind != "f" or not np.isfinite(values).all() or (errors < 0).any():
+        if values.dtype.kind != "f" or not np.isfinite(values).all() or not (errors >= 0).all():
             raise ValueError("it needs finite values, and errors that are not negative")
-        if (counts < 0).any() or counts.sum(dtype=float) > LARGEST:
+        total = counts.sum(axis=-1, dtype=float)
+        empty = (counts < 1).any() if values.ndim == 1 else (counts < 0).any()
+        if empty or not 1 <= total.min() == total.max() <= LARGEST:
             raise ValueError("its multiplicities are no counts")
         if not all(isinstance(label, str) for label in labels):
             raise ValueError("its labels are no texts")
+        if not (isinstance(method, str) and isinstance(exact, bool) and isinstance(reason, str)):
+            raise ValueError("method, exact or reason is not what it should be")
         self = cls.__new__(cls)
-        self.method, self.exact, self.families = str(data["method"]), bool(data["exact"]), ()
-        self.reason = str(data.get("reason", ""))
+        self.method, self.exact, self.reason, self.families = method, exact, reason, ()
         self._xp = api.array_namespace(values)
         self._arrange(values, counts)
         self._origins = labels[self._origins]
