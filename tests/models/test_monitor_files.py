@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -84,7 +85,9 @@ def test_a_new_monitor_goes_on_with_the_history_and_as_cheaply(tmp_path):
                    lambda f: np.savez(f, **{"hessian vectors": np.ones((1, 3))})):  # fmt: skip
         damage(path.with_suffix(".npz"))
         again = Monitor(model, data, loss, path=path)
-        fresh = again.measure(5)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "path: run.npz had no vectors", UserWarning)
+            fresh = again.measure(5)
         assert fresh.products > 5
         assert abs(fresh.sharpness - record.sharpness) <= fresh.errors[0] + record.errors[0]
 
@@ -270,5 +273,24 @@ def test_damaged_vectors_cost_products_and_nothing_else(tmp_path):
     Monitor(model, data, loss, path=path).measure(0)
     expected = Monitor(model, data, loss).measure(1)
     for _ in bombs(path.with_suffix(".npz")):
-        found = Monitor(model, data, loss, path=path).measure(1)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "path: run.npz had no vectors", UserWarning)
+            found = Monitor(model, data, loss, path=path).measure(1)
         assert abs(found.sharpness - expected.sharpness) <= found.errors[0] + expected.errors[0]
+
+
+@pytest.mark.parametrize("content", ["arrays", "text"])
+def test_a_file_that_is_in_the_way_of_the_vectors_is_kept(tmp_path, content):
+    path, vectors = tmp_path / "run.json", tmp_path / "run.npz"
+    np.savez(vectors, data=np.arange(5)) if content == "arrays" else vectors.write_text("mine")
+    before = vectors.read_bytes()
+    monitor = Monitor(*small(), path=path)
+    assert vectors.read_bytes() == before
+    with pytest.warns(UserWarning, match=r"run\.npz had no vectors .* kept in run\.npz\.bak\."):
+        monitor.measure(0)
+    monitor.measure(1)
+    assert (tmp_path / "run.npz.bak").read_bytes() == before
+    # What a monitor has written itself is its own, also without the history.
+    path.unlink()
+    Monitor(*small(), path=path).measure(0)
+    assert len(list(tmp_path.iterdir())) == 3

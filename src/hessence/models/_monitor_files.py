@@ -20,6 +20,7 @@ import torch.distributed as dist
 from hessence._common.arrays import Numbers
 from hessence._common.files import read_regular, write_atomically
 from hessence._common.messages import warn
+from hessence.models._tracking import STATE
 from hessence.models.data import parallel
 from hessence.models.history import History
 
@@ -55,7 +56,10 @@ def _on_first_rank(work: Callable[Arguments, Result]) -> Callable[Arguments, Res
 
 
 class MonitorFiles:
-    """A JSON file with the history and a file ``.npz`` of the same name with vectors."""
+    """A JSON file with the history and a file ``.npz`` of the same name with vectors.
+
+    A file of that name that holds something else is kept beside it.
+    """
 
     def __init__(self, path: Any) -> None:
         if not isinstance(path, (str, os.PathLike)):
@@ -67,6 +71,7 @@ class MonitorFiles:
         if not self._path.parent.is_dir() or self._path.is_dir():
             raise ValueError(f"path must name a file in a folder that exists, got {str(path)!r}.")
         self._seen: tuple[int, ...] | None = None
+        self._foreign = False
 
     @_on_first_rank
     def load(self, empty: History) -> tuple[History, States]:
@@ -74,6 +79,7 @@ class MonitorFiles:
 
         A history of another number of parameters or eigenvalues than the empty one is refused.
         """
+        states = self._states()
         if not self._path.exists():
             return empty, {}
         self._seen = self._now()
@@ -83,7 +89,7 @@ class MonitorFiles:
                 f"path: {self._path} has the history of {found.k} eigenvalues of a model with "
                 f"{found.parameters} parameters, not of {empty.k} with {empty.parameters}."
             )
-        return found, self._states()
+        return found, states
 
     @_on_first_rank
     def save(self, history: History, states: States) -> None:
@@ -102,14 +108,16 @@ class MonitorFiles:
             for part, array in state.items()
         }
         np.savez(stream, **arrays)
+        if self._foreign:
+            beside = _set_aside(self._vectors)
+            warn(f"path: {self._vectors.name} had no vectors of a monitor, now kept in {beside}.")
+            self._foreign = False
         write_atomically(self._vectors, stream.getvalue())
 
     @_on_first_rank
     def set_aside(self) -> None:
         """Keep the history of an earlier run beside the new one, as ``.bak``, ``.bak1``, and on."""
-        names = (f"{self._path.name}.bak{i or ''}" for i in itertools.count())
-        beside = next(name for name in names if not self._path.with_name(name).exists())
-        os.replace(self._path, self._path.with_name(beside))
+        beside = _set_aside(self._path)
         self._seen = None
         warn(f"path: {self._path.name} had the history of an earlier run, now kept in {beside}.")
 
@@ -123,10 +131,13 @@ class MonitorFiles:
                     raise ValueError("the arrays are larger than their file")
                 for entry in archive.infolist():
                     name, _, part = entry.filename.removesuffix(".npy").partition(" ")
+                    if part not in STATE:
+                        raise ValueError("the arrays are not a monitor's")
                     states.setdefault(name, {})[part] = _array(archive.read(entry))
         except Exception:
             # A damaged file may raise any exception. Without the vectors, measurements take more
             # products, but are right.
+            self._foreign = self._vectors.exists()
             return {}
         return states
 
@@ -136,6 +147,14 @@ class MonitorFiles:
             return None
         found = self._path.stat()
         return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _set_aside(path: Path) -> str:
+    """Give a file the first name that is free of ``.bak``, ``.bak1``, and on; return that name."""
+    names = (f"{path.name}.bak{i or ''}" for i in itertools.count())
+    beside = next(name for name in names if not path.with_name(name).exists())
+    os.replace(path, path.with_name(beside))
+    return beside
 
 
 def _array(content: bytes) -> Numbers:
