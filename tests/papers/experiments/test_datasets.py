@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from hessence.papers.experiments import datasets
+from hessence.papers.experiments import cifar, datasets
 from hessence.papers.experiments.datasets import (
     MissingDataError,
     load_images,
@@ -93,9 +93,19 @@ def laughing(levels=40):
     return labels
 
 
+def endless_key(levels=60):
+    """Return a table whose key is a tuple of tuples, which takes 2^levels steps to look up."""
+    pairs = b"".join(bytes([*b"q", i, *b"h", i, 0x86]) for i in range(levels))
+    return b"\x80\x02})" + pairs + b"K\x01"
+
+
 @pytest.mark.parametrize(
     "content",
     [
+        endless_key() + b"s.",
+        endless_key().replace(b"})", b"}()") + b"u.",
+        endless_key().replace(b"})", b"()") + b"d.",
+        endless_key() + b"\x85\x91.",  # a set
         bad_batch(data=np.zeros((2, 3072))),
         bad_batch(data=np.zeros((2, 3071), np.uint8)),
         bad_batch(data=np.asfortranarray(np.zeros((2, 3072), np.uint8))),
@@ -119,6 +129,24 @@ def test_damaged_batches(tmp_path, content):
     (folder / "test_batch").write_bytes(content)
     with pytest.raises(MissingDataError, match="not a batch"):
         load_images("cifar10", "test", folder=tmp_path)
+
+
+def test_a_batch_changes_nothing_of_the_library(tmp_path):
+    before = vars(cifar).copy(), vars(cifar._reconstruct).copy(), vars(cifar._Array).copy()
+    for name in (b"numpy.core.multiarray\n_reconstruct", b"numpy\nndarray"):
+        for state in (b"}U\x01aK\x01s", b"N}U\x01aK\x01s\x86", b"}U\x0c__defaults__)s"):
+            with pytest.raises(ValueError, match="not a batch"):
+                cifar.read_batch(b"\x80\x02c" + name + b"\n" + state + b"b.")
+    assert before == (vars(cifar), vars(cifar._reconstruct), vars(cifar._Array))
+
+
+@pytest.mark.parametrize("protocol", range(5))
+def test_batches_of_every_protocol(protocol):
+    batch = {b"data": np.arange(6144).astype(np.uint8).reshape(2, 3072), b"labels": [1, 2],
+             b"filenames": [b"a.png", b"b.png"]}  # fmt: skip
+    images, labels = cifar.read_batch(pickle.dumps(batch, protocol=protocol))
+    assert (images == batch[b"data"]).all()
+    assert labels.tolist() == [1, 2]
 
 
 def test_gzip_is_unpacked_up_to_a_limit(tmp_path, monkeypatch):

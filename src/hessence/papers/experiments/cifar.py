@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -70,7 +70,58 @@ ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
 """What a batch may name; nothing is imported."""
 
 
+NEEDED = (
+    "PROTO", "FRAME", "STOP", "MARK", "GLOBAL", "STACK_GLOBAL", "REDUCE", "NONE", "NEWFALSE",
+    "NEWTRUE", "INT", "BININT", "BININT1", "BININT2", "LONG1", "PUT", "BINPUT", "LONG_BINPUT",
+    "MEMOIZE", "GET", "BINGET", "LONG_BINGET", "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE",
+    "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "EMPTY_TUPLE",
+    "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT",
+)  # fmt: skip
+"""The instructions of pickles that a batch consists of, beside those below."""
+
+
+def _set_items(unpickler: Any) -> None:
+    _fill(unpickler.pop_mark(), unpickler.stack[-1])
+
+
+def _set_item(unpickler: Any) -> None:
+    value, key = unpickler.stack.pop(), unpickler.stack.pop()
+    _fill([key, value], unpickler.stack[-1])
+
+
+def _make_table(unpickler: Any) -> None:
+    table: dict[Any, Any] = {}
+    _fill(unpickler.pop_mark(), table)
+    unpickler.append(table)
+
+
+def _fill(items: list[Any], table: Any) -> None:
+    """Put pairs into a table. Its keys are texts: a tuple of tuples may take years to look up."""
+    if type(table) is not dict or not all(isinstance(key, (bytes, str)) for key in items[::2]):
+        raise pickle.UnpicklingError("a key is no text")
+    table.update(zip(items[::2], items[1::2], strict=True))
+
+
+def _set_state(unpickler: Any) -> None:
+    """Give a stand-in its state; nothing else has any."""
+    state, stand_in = unpickler.stack.pop(), unpickler.stack[-1]
+    if not isinstance(stand_in, (_Array, _Dtype)):
+        raise pickle.UnpicklingError("what has no state is given one")
+    stand_in.__setstate__(state)
+
+
 class _Unpickler(pickle._Unpickler):
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **{
+            code: pickle._Unpickler.dispatch[code]
+            for (code,) in (getattr(pickle, n) for n in NEEDED)
+        },
+        pickle.SETITEMS[0]: _set_items,
+        pickle.SETITEM[0]: _set_item,
+        pickle.DICT[0]: _make_table,
+        pickle.BUILD[0]: _set_state,
+    }
+
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         if (module, name) not in ADMITTED:
             raise pickle.UnpicklingError("it names what has no place in a batch of images")
