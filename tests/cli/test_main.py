@@ -122,6 +122,24 @@ def test_a_closed_standard_error(tmp_path, closed):
     assert (done.returncode, done.stdout) == (2, b"")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--list"], ["relu-cells", "--help"]])
+def test_output_that_nobody_takes(arguments, unbuffered):
+    """Little of it is only written at the end, when Python itself would complain."""
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    command = shlex.join([*LIST[:4], *arguments])
+    for end, code, said in (("| true", 0, b""), ("> /dev/full", 2, b"hessence: cannot write to ")):
+        # The shell tells the code of the command, not that of its reader.
+        script = f"set -o pipefail; {command} {end}"
+        done = subprocess.run(
+            ["bash", "-c", script], capture_output=True, env=environment, check=False
+        )
+        assert done.returncode == code
+        assert done.stderr.startswith(said)
+        assert done.stderr.count(b"\n") == bool(said)
+        assert b"standard output" in done.stderr or not said
+
+
 def test_the_help_of_spectrum_says_that_it_runs_the_script(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["spectrum", "--help"])

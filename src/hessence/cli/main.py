@@ -34,17 +34,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add(commands)
     options = parser.parse_args(arguments)
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        # What is still held back is written while what may fail there is told in one sentence.
+        sys.stdout.flush()
+        return status
     except CommandError as error:
         return _fail(str(error))
     except BrokenPipeError:
-        # The reader of the output has seen enough. Python still flushes standard output at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of the output has seen enough.
+        _give_up_output()
         return 0
     except OSError as error:
-        return _fail(f"cannot write to {options.out}: {error.strerror or error}")
+        where = str(options.out)
+        if not error.filename:
+            # A disk is full, the one with the files or the one that the output goes to.
+            where = " or ".join(dict.fromkeys((where, "standard output")))
+            _give_up_output()
+        return _fail(f"cannot write to {where}: {error.strerror or error}")
     except KeyboardInterrupt:
         return _fail("stopped; files already written are whole.", status=130)
+
+
+def _give_up_output() -> None:
+    """Send what is left of the output nowhere: Python still flushes it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(sentence: str, status: int = 2) -> int:

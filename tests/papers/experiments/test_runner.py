@@ -1,5 +1,6 @@
 """The runner: what belongs together, what is kept, and what does not depend on the workers."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -103,6 +104,12 @@ def test_an_experiment_without_tasks_is_refused(tmp_path):
     empty = replace(sleeper, tasks=lambda settings: [])
     with pytest.raises(ValueError, match=r"these settings leave no tasks"):
         run(tmp_path, experiment=empty)
+
+
+def test_tasks_without_end_are_refused(tmp_path):
+    endless = replace(sleeper, tasks=lambda settings: ({"draw": i} for i in itertools.count()))
+    with pytest.raises(ValueError, match=r"sleeper: these settings make more than 100000 tasks\."):
+        run(tmp_path, experiment=endless)
 
 
 def test_generators_are_the_same_on_every_machine():

@@ -72,6 +72,18 @@ def test_a_folder_that_cannot_be_locked_is_not_said_to_be_in_use(tmp_path, monke
         pass
 
 
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_file_in_the_place_of_the_lock_is_left_alone(tmp_path, linked):
+    theirs = tmp_path / "theirs" if linked else tmp_path / "records.lock"
+    theirs.write_text("notes")
+    if linked:
+        (tmp_path / "records.lock").symlink_to(theirs)
+    with pytest.raises((OSError, CorruptStoreError), match=r"symbolic link|not a lock"):
+        open_store(tmp_path).__enter__()
+    assert theirs.read_text() == "notes"
+    assert not (tmp_path / "records.sqlite").exists()
+
+
 @pytest.mark.parametrize("damage", [garbage, truncated, page_lost, digit_changed, somebody_elses])
 def test_a_damaged_store_is_refused_and_left_untouched(filled, damage, capsys):
     damage(filled)

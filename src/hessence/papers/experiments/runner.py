@@ -17,6 +17,9 @@ from hessence.papers.experiments.records import canonical_json, json_value
 from hessence.papers.experiments.settings import SettingError
 from hessence.papers.experiments.store import Key, Row, Store
 
+MOST_TASKS = 100_000
+"""More tasks would take days, and have been asked for by mistake."""
+
 Watch = Callable[[int, int], None]
 """Told the number of finished tasks, and of all tasks."""
 
@@ -81,6 +84,10 @@ def list_tasks(experiment: Experiment[Any], settings: Any) -> list[Task]:
     """Return the tasks of an experiment in JSON's types; refuse duplicates, or no tasks at all."""
     tasks: dict[str, Task] = {}
     for task in map(json_value, experiment.tasks(settings)):
+        if len(tasks) == MOST_TASKS:
+            raise SettingError(
+                f"{experiment.id}: these settings make more than {MOST_TASKS} tasks."
+            )
         text = canonical_json(task)
         if text in tasks:
             raise SettingError(f"{experiment.id}: these settings make two tasks the same, {task}.")

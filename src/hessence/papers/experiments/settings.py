@@ -22,6 +22,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+LARGEST = 10**7
+"""Larger whole numbers are slips: tasks, networks and data of such numbers fit nowhere."""
+
 
 @dataclass(frozen=True)
 class Limit:
@@ -243,7 +246,9 @@ def _single(text: str, kind: Any) -> Any:
             number = int(text) if text.lstrip("+-").replace("_", "").isdigit() else float(text)
             if number != int(number):
                 raise ValueError
-            return int(number)
         except (ValueError, OverflowError):
             raise ValueError("a whole number") from None
+        if abs(number) > LARGEST:
+            raise ValueError(f"a whole number of at most {LARGEST}")
+        return int(number)
     raise TypeError(f"settings hold int, float, bool, str and tuples of them, not {kind}.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -167,7 +168,7 @@ def exclusive(path: Path) -> Iterator[None]:
     The operating system drops the lock when the process ends, however it ends, so a file that is
     left behind locks nobody out. It is not removed: another process may be about to lock it.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
     try:
         if not lock(handle):
             os.lseek(handle, 1, os.SEEK_SET)
@@ -177,7 +178,11 @@ def exclusive(path: Path) -> Iterator[None]:
                 f"{path.parent} is in use by another run{named}; wait for it to end, or name "
                 "another folder with --out."
             )
+        held = os.read(handle, 32)
+        if held and not re.fullmatch(rb"\n[0-9]+\n", held):
+            raise CorruptStoreError(f"{path} is not a lock of ours; it is left as it is.")
         os.ftruncate(handle, 0)
+        os.lseek(handle, 0, os.SEEK_SET)
         os.write(handle, f"\n{os.getpid()}\n".encode())
         yield
     finally:
