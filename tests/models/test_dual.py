@@ -1,5 +1,7 @@
 """The Gauss–Newton matrix by its dual, and the neural tangent kernel, against dense matrices."""
 
+import copy
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -350,6 +352,37 @@ def test_a_kernel_takes_operations_that_are_differentiable_once_and_products_ref
         G @ torch.ones(G.shape[0]).double()
     with pytest.raises(NotImplementedError, match="differentiable once"):
         found.space(1).vectors()
+
+
+class Shifted(nn.Module):
+    """Classes whose logits are all shifted by the same number, which cross-entropy does not see."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.logits, self.shift, self.scale = nn.Linear(3, 3), nn.Linear(3, 1), scale
+
+    def forward(self, x):
+        return self.logits(x) + self.scale * self.shift(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1e3, 1e4])
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_errors_count_what_cancels_between_the_jacobian_and_the_loss(n, scale, dtype):
+    for seed in range(5):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model = Shifted(scale).to(dtype)
+        x, y = numbers(n, 3, seed=seed), torch.arange(n) % 3
+        data, logits = (x.to(dtype), y), copy.deepcopy(model.logits).double()
+        without = hs.ggn(logits, (data[0].double(), y), nn.CrossEntropyLoss()).dense()
+        truth = torch.cat([torch.linalg.eigvalsh(without).flip(0), torch.zeros(4)])
+        s = hs.ggn(model, data, nn.CrossEntropyLoss()).spectrum()
+        assert s.method == "dual"
+        assert bool(((s.eigenvalues.double() - truth).abs() <= s.errors).all())
+        zero = hs.ggn(model, data, nn.CrossEntropyLoss(), params="shift").spectrum()
+        assert zero.method == "dual"
+        assert zero.rank() == 0
 
 
 def test_single_precision():

@@ -39,6 +39,9 @@ AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
 SUMMED = 2**12
 """How many squares are added up at once: in single precision, a sum of more loses digits."""
 
+FORMING = 10
+"""What forming the dual may do to an eigenvalue, in ε times the size of the terms that it adds up."""
+
 PASSES = 8
 """How often an eigenvector is made orthogonal to those of larger eigenvalues, at most."""
 
@@ -85,12 +88,15 @@ def dual_spectrum(G: Any) -> Spectrum:
         )
     factors = _loss_factors(G, rows)
     gram = _gram(G, rows)
+    rounding = float(torch.finfo(gram.dtype).eps) * factors.size(gram)
     w = _random_column(gram, len(gram))
     image = factors.apply(gram @ factors.apply(w, transposed=False), transposed=True)
     gram = factors.between(gram)
-    _require_small("Lᵀ (J Jᵀ) L differs from its three factors", gram @ w - image, image)
-    _confirm_by_product(G, rows, factors)
-    dual = Dual(Jacobian(G.problem, rows.step, G._chosen), gram, factors)
+    _require_small(
+        "Lᵀ (J Jᵀ) L differs from its three factors", gram @ w - image, image, rounding * w.norm()
+    )
+    _confirm_by_product(G, rows, factors, rounding)
+    dual = Dual(Jacobian(G.problem, rows.step, G._chosen), gram, factors, rounding)
     # What rounding does inside of the model is measured where errors are asked for.
     found = Spectrum(dual.families(), "dual", operator=_lean(G), defect=dual.defect)
     found.reason = f"{THEOREM}."
@@ -141,7 +147,7 @@ def _confirmed(G: Any, rows: Rows, gram: Tensor) -> Tensor:
     return gram
 
 
-def _confirm_by_product(G: Any, rows: Rows, factors: LossFactors) -> None:
+def _confirm_by_product(G: Any, rows: Rows, factors: LossFactors, rounding: float) -> None:
     """Compare Jᵀ L Lᵀ J v with the product of the matrix itself and a vector v.
 
     L is the same for all parameters, so the last few that the predictions depend on are enough.
@@ -158,7 +164,10 @@ def _confirm_by_product(G: Any, rows: Rows, factors: LossFactors) -> None:
             product = type(G)(G.problem, graphs, chosen) @ v
             return_freed_memory()
             return _require_small(
-                "Jᵀ L Lᵀ J differs from products with the matrix", ours - product, product
+                "Jᵀ L Lᵀ J differs from products with the matrix",
+                ours - product,
+                product,
+                rounding * v.norm(),
             )
 
 
@@ -198,6 +207,15 @@ class LossFactors:
                 for own, rows in zip(block, part, strict=True):
                     rows.copy_(own[:, None] * rows if own.ndim == 1 else own.mT @ rows)
         return gram
+
+    def size(self, gram: Tensor) -> float:
+        """Return a bound for the norm of |L|ᵀ |J| |J|ᵀ |L|, given J Jᵀ.
+
+        Terms of this size are added up in Lᵀ J Jᵀ L, where they may cancel.
+        """
+        lengths = gram.diagonal().clamp(min=0).sqrt()[:, None]
+        absolute = LossFactors([block.abs() for block in self.blocks])
+        return float(absolute.apply(lengths, transposed=True).square().sum())
 
     def _cut(self, columns: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each block with its rows (n, K, m)."""
@@ -266,15 +284,19 @@ class Dual:
         The dual.
     factors : LossFactors
         L.
+    rounding : float
+        ε times the size of the terms that are added up in the dual.
     """
 
-    def __init__(self, jacobian: Jacobian, gram: Tensor, factors: LossFactors) -> None:
+    def __init__(
+        self, jacobian: Jacobian, gram: Tensor, factors: LossFactors, rounding: float
+    ) -> None:
         self._jacobian, self._gram, self._factors = jacobian, gram, factors
-        self._size = jacobian.size
+        self._size, self._formed = jacobian.size, FORMING * rounding
         values = torch.linalg.eigvalsh(gram).flip(0)[: self._size]
         # What rounding may have made is no range: these are flat, within the errors.
-        cut = ROUNDING * torch.finfo(values.dtype).eps * values.abs().max()
-        self._values = values[values > cut]
+        solved = ROUNDING * float(torch.finfo(values.dtype).eps * values.abs().max())
+        self._values = values[values > max(solved, self._formed)]
 
     @property
     def rank(self) -> int:
@@ -283,9 +305,13 @@ class Dual:
 
     @property
     def defect(self) -> float:
-        """What solving the dual may do to an eigenvalue: a family knows of its own order only."""
+        """What forming and solving the dual may do to an eigenvalue.
+
+        A family knows of its own order only.
+        """
         largest = float(self._values[0]) if self.rank else 0.0
-        return len(self._gram) * float(torch.finfo(self._gram.dtype).eps) * largest
+        solved = len(self._gram) * float(torch.finfo(self._gram.dtype).eps) * largest
+        return solved + self._formed
 
     def families(self) -> list[Subspaces]:
         """Return the range, eigenvector by eigenvector, and the flat rest."""
@@ -357,10 +383,13 @@ def _random_column(like: Tensor, rows: int) -> Tensor:
     return torch.as_tensor(np.random.default_rng(0).normal(size=(rows, 1))).to(like)
 
 
-def _require_small(what: str, difference: Tensor, of: Tensor) -> None:
-    gap = float(difference.norm()) / (float(of.norm()) or 1.0)
-    if not gap <= AGREEMENT[of.dtype]:
-        raise NoDual(f"{what} by {gap:.1e}, relative.")
+def _require_small(
+    what: str, difference: Tensor, of: Tensor, rounding: float | Tensor = 0.0
+) -> None:
+    """Refuse a difference that is large beside a product and beside rounding on the way to it."""
+    gap, scale = float(difference.norm()), float(of.norm())
+    if not gap <= AGREEMENT[of.dtype] * scale + ROUNDING * float(rounding):
+        raise NoDual(f"{what} by {gap / (scale or 1.0):.1e}, relative.")
 
 
 def _small_sets(G: Any) -> Iterator[list[int]]:
