@@ -372,10 +372,12 @@ def test_errors_count_what_cancels_between_the_jacobian_and_the_loss(n, scale, d
     for seed in range(5):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            model = Shifted(scale).to(dtype)
-        x, y = numbers(n, 3, seed=seed), torch.arange(n) % 3
-        data, logits = (x.to(dtype), y), copy.deepcopy(model.logits).double()
-        without = hs.ggn(logits, (data[0].double(), y), nn.CrossEntropyLoss()).dense()
+            model, data = (
+                Shifted(scale).to(dtype),
+                (torch.randn(n, 3).to(dtype), torch.arange(n) % 3),
+            )
+        logits, (x, y) = copy.deepcopy(model.logits).double(), data
+        without = hs.ggn(logits, (x.double(), y), nn.CrossEntropyLoss()).dense()
         truth = torch.cat([torch.linalg.eigvalsh(without).flip(0), torch.zeros(4)])
         s = hs.ggn(model, data, nn.CrossEntropyLoss()).spectrum()
         assert s.method == "dual"

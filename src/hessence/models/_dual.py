@@ -39,8 +39,8 @@ AGREEMENT = {torch.float64: 1e-9, torch.float32: 1e-3}
 SUMMED = 2**12
 """How many squares are added up at once: in single precision, a sum of more loses digits."""
 
-FORMING = 10
-"""What forming the dual may do to an eigenvalue, in ε times the size of the terms that it adds up."""
+FORMING = 4
+"""What forming the dual may do to an eigenvalue, in ε times the size of the terms added up."""
 
 PASSES = 8
 """How often an eigenvector is made orthogonal to those of larger eigenvalues, at most."""
