@@ -43,6 +43,15 @@ def test_what_users_receive_can_be_imported(name):
     assert getattr(hs, name).__doc__
 
 
+def test_every_public_class_and_function_has_an_example():
+    pytest.importorskip("torch")
+    public = [getattr(hs, name) for name in dir(hs) if not name.startswith("__")]
+    told = [v for v in public if inspect.isfunction(v)]
+    told += [v for v in public if inspect.isclass(v) and not issubclass(v, Exception)]
+    missing = {value.__name__ for value in told if ">>>" not in str(value.__doc__)}
+    assert not missing
+
+
 def test_the_import_is_light():
     heavy = ["torch", "matplotlib", "scipy", "pandas"]
     code = f"import sys, hessence; print([name for name in {heavy} if name in sys.modules])"

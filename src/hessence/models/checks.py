@@ -57,6 +57,16 @@ class Check(Saved, kind="check"):
         disagree with products beyond it, smaller steps are taken, and the rounding of both counts.
     message : str
         The outcome in a sentence.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    >>> data = torch.randn(20, 3), torch.randn(20, 1)
+    >>> check = hs.hessian(model, data).check()
+    >>> check.passed, check.message
+    (True, 'The products are symmetric and agree with finite differences.')
     """
 
     passed: bool

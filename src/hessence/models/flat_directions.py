@@ -44,6 +44,16 @@ class FlatDirections(Saved, kind="flat-directions"):
     ----------
     layers : tuple of FlatLayer
         The table, in the order of ``model.parameters()``.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    >>> data = torch.randn(20, 3), torch.randn(20, 1)
+    >>> flat = hs.flat_directions(model, (data[0][:2], data[1][:2]))
+    >>> flat.total, flat.size, [layer.flat for layer in flat.layers]
+    (8, 21, [8, 0])
     """
 
     layers: tuple[FlatLayer, ...]

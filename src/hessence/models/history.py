@@ -45,6 +45,16 @@ class Measurement(Saved, kind="measurement"):
         Whether all residuals are as small as the monitor was asked for.
     checked : bool
         Whether a search from a random vector has made sure that no eigenvalue was overlooked.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    >>> data = torch.randn(20, 3), torch.randn(20, 1)
+    >>> record = hs.Monitor(model, data, k=2).measure(0)
+    >>> record.step, record.eigenvalues.shape, bool(record.errors.max() < 1e-3)
+    (0, (2,), True)
     """
 
     step: int

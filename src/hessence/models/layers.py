@@ -27,6 +27,16 @@ class LayerSpectra(dict[str, Eigenpairs], Saved, kind="layer-spectra"):
     """Eigenvalues of restrictions to groups of parameters, by the groups' names.
 
     A dictionary that prints as a table and can be drawn.
+
+    Examples
+    --------
+    >>> import torch, hessence as hs
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    >>> data = torch.randn(20, 3), torch.randn(20, 1)
+    >>> layers = hs.layer_spectra(model, data, k=2)
+    >>> list(layers), layers["0"].eigenvalues.shape
+    (['0', '2'], torch.Size([2]))
     """
 
     @property

@@ -70,7 +70,8 @@ def spectrum(
     params : optional
         Which parameters, see ``hs.hessian``. A choice can be exact by its range.
     method : {"exact", "estimate"}, optional
-        Require one of the two.
+        Require one of the two. A whole spectrum by many flat directions takes a product for each
+        of the others, up to 4096; an estimate of a few eigenvalues takes some hundred.
     which, tol, rng : optional
         See ``hs.eigenpairs``.
     reduction, closure, eval_mode, memory, copy : optional

@@ -69,6 +69,15 @@ class NarrowTwin:
         W2 Q, so that the product is the same.
     basis : array (m, r)
         Q, orthonormal columns that span the rows of W2 and the columns of W1.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> rng = np.random.default_rng(0)
+    >>> W1, W2 = rng.normal(size=(1000, 3)), rng.normal(size=(2, 1000))
+    >>> twin = hs.narrow_twin(W1, W2)
+    >>> twin.width, bool(np.allclose(twin.W2 @ twin.W1, W2 @ W1))
+    (5, True)
     """
 
     W1: Array

@@ -36,6 +36,14 @@ class Certificate(Saved, kind="certificate"):
         The gap between the squared Frobenius norms, relative; None as above, or if they overflow.
     vectors : int
         How many eigenvectors were tested.
+
+    Examples
+    --------
+    >>> import hessence as hs
+    >>> H = hs.ScalarLinear([1.0, 2.0], [0.5, 0.25]).hessian([1.0, -1.0], [2.0, -1.0])
+    >>> certificate = H.spectrum().verify(H)
+    >>> certificate.vectors, certificate.worst < 1e-14
+    (4, True)
     """
 
     residual: float

@@ -54,6 +54,14 @@ class Count(int):
     ----------
     intervals : tuple of pairs of float
         For each threshold, from where to where it may be moved without the number changing.
+
+    Examples
+    --------
+    >>> import hessence as hs
+    >>> b = hs.brackets(hs.ScalarLinear([1.0, 0.5], [0.5, 1.0]), ([1.0, -1.0], [2.0, -2.0]))
+    >>> count = b.count(0.1, 1.5)  # of 2, 1, 1/2 and −1
+    >>> count, count + 1, len(count.intervals)
+    (2, 3, 2)
     """
 
     intervals: tuple[tuple[float, float], ...]

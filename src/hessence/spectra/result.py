@@ -23,7 +23,15 @@ WORDS = ("outlier", "bulk", "flat", "dominant", "mixed", "twin", "range")
 
 
 class Inertia(NamedTuple):
-    """How many eigenvalues are positive, negative, and zero to the tolerance."""
+    """How many eigenvalues are positive, negative, and zero to the tolerance.
+
+    Examples
+    --------
+    >>> import hessence as hs
+    >>> H = hs.ScalarLinear([1.0, 2.0], [0.5, 0.25]).hessian([1.0, -1.0], [2.0, -1.0])
+    >>> H.spectrum().inertia(), H.ggn.spectrum().inertia()
+    (Inertia(positive=3, negative=1, flat=0), Inertia(positive=1, negative=0, flat=3))
+    """
 
     positive: Any
     negative: Any

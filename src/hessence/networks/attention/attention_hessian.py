@@ -69,6 +69,15 @@ class AttentionBounds:
     condition_number : array
         A lower bound of the condition number, (tr/3 + ξ/2)/abs(γ); NaN where there is no bulk (d_K
         = 1) or it vanishes (γ = 0).
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> net = hs.SelfAttention(1.0, w_q=[1.0, 0.5], w_k=[0.5, 1.0])
+    >>> x = np.asarray([[1.0, -1.0, 0.5]])
+    >>> low, high = net.bounds(x, x[:, ::-1]).sharpness
+    >>> bool(low <= net.hessian(x, x[:, ::-1]).spectrum().sharpness <= high)
+    True
     """
 
     xi: Array

@@ -59,6 +59,13 @@ class Edge:
         w_V and ⟨w_Q, w_K⟩ of the flattest minimum, where w_Q = ±w_K.
     loss : float
         The loss there.
+
+    Examples
+    --------
+    >>> import hessence as hs
+    >>> net = hs.SelfAttention(1.0, w_q=[1.0, 0.5], w_k=[0.5, 1.0])
+    >>> [net.edge([[a, -a]], [[-a, a]], lr=2.3).lasts for a in (0.95, 1.0)]
+    [False, True]
     """
 
     sharpness: float

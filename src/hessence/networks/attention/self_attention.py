@@ -35,6 +35,15 @@ class AttentionStatistics:
     m1, m2, m3 : array (..., sequences, n), or None
         Mean, variance and third central moment of the tokens under each row of the attention; None
         for another activation than softmax.
+
+    Examples
+    --------
+    >>> import numpy as np, hessence as hs
+    >>> net = hs.SelfAttention(1.0, w_q=[1.0, 0.5], w_k=[0.5, 1.0])
+    >>> x = np.asarray([[1.0, -1.0, 0.5]])
+    >>> statistics, s = net.statistics(x, x[:, ::-1]), net.hessian(x, x[:, ::-1]).spectrum()
+    >>> bool(np.isclose(s["bulk"][0].value, abs(statistics.gamma)))
+    True
     """
 
     alpha: Array

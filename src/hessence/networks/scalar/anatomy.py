@@ -38,6 +38,15 @@ class Anatomy:
         What the distance of twice the prediction from the target adds.
     sharpness : array
         The largest eigenvalue, as the spectrum reports it.
+
+    Examples
+    --------
+    >>> import hessence as hs
+    >>> anatomy = hs.ScalarLinear(w=[1.0, 2.0], v=[0.5, 0.25]).anatomy([1.0, -1.0], [1.0, -1.0])
+    >>> float(anatomy.sharpness), float(sum(anatomy.terms().values()).round(12))
+    (5.3125, 5.3125)
+    >>> max(anatomy.terms(), key=anatomy.terms().get)
+    'trace'
     """
 
     trace: Array
@@ -64,6 +73,14 @@ class CellwiseAnatomy:
         The cell with the larger sharpness.
     sharpness : array
         The largest eigenvalue.
+
+    Examples
+    --------
+    >>> import hessence as hs
+    >>> net = hs.ScalarReLU(w=[1.0, 2.0, -1.0], v=[0.5, 0.25, -1.0])
+    >>> anatomy = net.anatomy([1.0, -1.0, 2.0], [1.0, -1.5, 1.75])
+    >>> anatomy.dictating, float(anatomy.cells["-"].sharpness.round(12))
+    ('+', 0.5)
     """
 
     cells: Mapping[str, Anatomy]
