@@ -32,6 +32,7 @@ from hessence.papers.experiments.shared.gpt2 import load_gpt2
 from hessence.papers.experiments.shared.llama import LlamaShape
 from hessence.papers.experiments.shared.llama2c import load_checkpoint, load_tokenizer
 from hessence.papers.experiments.store import CorruptStoreError, Key, Row, open_store
+from hessence.papers.recorded import merged, recorded_runs, run_of
 from hessence.papers.results_page import results_page
 from tests.papers.experiments.shared.gpt2_files import (
     random_weights,
@@ -47,7 +48,8 @@ LONGEST = 20
 """Seconds that one file may take."""
 
 NUMBERS = [0, 1, -1, 2**31 - 1, -(2**31), 2**62, 10**400, -0.0, 1e308, float("nan"), float("inf")]
-OTHERS = [None, True, "", "a", "S999999999", "O", [], {}, [[]], [1, [2]], {"number": "inf"},
+OTHERS = [None, True, "", "a", "\ud800", "S999999999", "O", [], {}, [[]], [0.0], [1, [2]],
+          {"number": "inf"},
           {"format": "hessence.trace/1"}, {"dtype": "S999999999", "shape": [1], "entries": [""]},
           {"dtype": "float64", "shape": [2**40], "entries": []}]  # fmt: skip
 
@@ -75,7 +77,7 @@ class Formats:
             hs.spectrum(*model(), k=2), hs.layer_spectra(*model()), hs.hessian(*model()).check(),
         ]  # fmt: skip
         self.files = [
-            (f"{i}.json", json.dumps(result.to_dict()).encode(), lambda p: repr(hs.load(p)))
+            (f"{i}.json", json.dumps(result.to_dict()).encode(), lambda p: _use(hs.load(p)))
             for i, result in enumerate(results)
         ]
         write_checkpoint(folder / "model.bin", LlamaShape(4, 6, 2, 2, 1, 7, 5))
@@ -133,11 +135,20 @@ class Formats:
         return Monitor(*model(), k=1, path=self.folder / "run.json").measure(1)
 
     def _report(self, path):
-        return results_page(read_results(self.folder / "out"))
+        results = read_results(self.folder / "out")
+        told = [run.told for run in merged(map(run_of, results), recorded_runs())]
+        return results_page(results).encode(), "".join(told).encode()
 
     def _store(self, path):
         with open_store(self.folder) as store:
             return store.read(Key("a", "b", "c", 0))
+
+
+def _use(result):
+    """Print a result, and see whether it can be saved and read again."""
+    repr(result).encode()
+    text = json.dumps(result.to_dict(), allow_nan=False)
+    assert type(result).from_dict(json.loads(text)) == result
 
 
 def damaged(content: bytes, rng: np.random.Generator) -> bytes:

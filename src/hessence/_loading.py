@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from importlib import import_module
 from typing import Any
 
-from hessence._common.files import KINDS, kind_of, read_regular
+from hessence._common.files import KINDS, kind_of, read_json
 
 LATER = {
     "check": "hessence.models.checks",
@@ -35,7 +34,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     True
     """
     try:
-        data = json.loads(read_regular(path))
+        data = read_json(path)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"path is not a file of ours: {path} does not hold JSON.") from error
     kind = kind_of(data.get("format")) if isinstance(data, dict) else ""

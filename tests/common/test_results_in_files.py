@@ -172,6 +172,24 @@ def test_what_is_no_number_or_no_count_is_refused(name, change):
         type(result).from_dict(data)
 
 
+@pytest.mark.parametrize("spelt", [b"\\ud800", b"\xed\xa0\x80", b"\\uDFFF x"])
+def test_half_a_character_is_none(tmp_path, spelt):
+    """Python reads it, and then can neither print nor write it."""
+    path = tmp_path / "trace.json"
+    RESULTS["trace"].save(path)
+    path.write_bytes(path.read_bytes().replace(b'"method": "', b'"method": "' + spelt))
+    with pytest.raises(ValueError, match="does not hold JSON"):
+        hs.load(path)
+    hs.Trace(1.0, 0.0, 3, "\U0001f600").save(path)
+    assert hs.load(path).method == "\U0001f600"
+
+
+def test_results_with_nan_compare(tmp_path):
+    for result in (hs.Trace(1.0, np.nan, 3, "dense"), hs.Certificate(np.nan, None, None, 1, 0.0)):
+        result.save(tmp_path / "result.json")
+        assert hs.load(tmp_path / "result.json") == result
+
+
 def test_bounds_that_are_infinite_are_saved(tmp_path):
     data = RESULTS["spectrum"].to_dict()
     data["errors"][0] = {"number": "inf"}

@@ -42,6 +42,9 @@ LARGE = 2**12
 LONGEST = 200
 """A longer message about what is wrong with a file is replaced by the kind of exception."""
 
+HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""How JSON spells the halves of characters beyond the first 2¹⁶."""
+
 KINDS: dict[str, type[Any]] = {}
 """The classes of results by their kinds."""
 
@@ -98,6 +101,18 @@ def read_regular(path: str | os.PathLike[str]) -> bytes:
     with open(path, "rb", opener=_without_waiting) as stream:
         _require_regular(Path(path), os.fstat(stream.fileno()))
         return stream.read()
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Read a regular file with JSON; a ValueError or RecursionError says that it has none.
+
+    Half a character, which JSON can spell but nothing can print, is none.
+    """
+    text = read_regular(path).decode()
+    data = json.loads(text)
+    if HALF.search(text):
+        json.dumps(data, ensure_ascii=False).encode()
+    return data
 
 
 def _without_waiting(path: str, flags: int) -> int:

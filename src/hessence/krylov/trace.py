@@ -28,7 +28,7 @@ WORKSPACE = 4 * COLUMNS + 4
 """How many vectors are held beside the basis."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace(Saved, kind="trace"):
     """The trace of an operator, and how well it is known.
 

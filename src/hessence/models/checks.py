@@ -35,7 +35,7 @@ class CheckWarning(UserWarning):
     """A product failed a test; the spectrum made of such products may be wrong."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Check(Saved, kind="check"):
     """What the tests found.
 

@@ -36,7 +36,7 @@ class FlatLayer(NamedTuple):
     flat: int
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FlatDirections(Saved, kind="flat-directions"):
     """The directions on which a Hessian is exactly zero, counted layer by layer.
 

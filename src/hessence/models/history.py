@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hessence._common.arrays import Numbers
-from hessence._common.files import Saved, read_regular
+from hessence._common.files import Saved, read_json
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +187,7 @@ class History(Saved, kind="history"):
     def load(cls, path: str | os.PathLike[str]) -> History:
         """Read a saved history. A damaged file is refused and left as it is."""
         try:
-            return cls.from_dict(json.loads(read_regular(path)))
+            return cls.from_dict(read_json(path))
         except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"{os.fspath(path)} is no history that a monitor has saved, or is damaged "

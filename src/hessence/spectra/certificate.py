@@ -18,7 +18,7 @@ MOST_COLUMNS = 2048
 """Larger operators do not have their trace and norm read off their columns."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Certificate(Saved, kind="certificate"):
     """How far a spectrum is from the operator it belongs to.
 

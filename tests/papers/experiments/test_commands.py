@@ -258,6 +258,28 @@ def test_a_report_of_a_damaged_folder(tmp_path, capsys):
     assert "run its experiment again" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda stated: stated.update(title="\ud800"),
+        lambda stated: stated["findings"][0].update(evidence="\udfff"),
+        lambda stated: stated.update(pictures=["figure"] * 2, captions=["one", "two"]),
+    ],
+)
+def test_a_report_of_data_that_make_no_page(tmp_path, capsys, change):
+    run = ["reproduce", str(SLEEPER), "--set", "tasks=1", "--out", str(tmp_path)]
+    assert main(run) == 0
+    (path,) = tmp_path.glob("*/findings.json")
+    stated = json.loads(path.read_text(encoding="utf-8"))
+    change(stated)
+    path.write_text(json.dumps(stated))
+    capsys.readouterr()
+    assert main(["report", "--no-claims", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"hessence: {path.parent} cannot be read")
+    assert told.count("\n") == 1
+
+
 def test_a_terminal_gets_a_bar_with_the_time_left(tmp_path):
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "hessence", "reproduce", str(SLEEPER), "--out", str(tmp_path)]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hessence._common.files import read_regular
+from hessence._common.files import read_json, read_regular
 from hessence._common.schema import fits
 from hessence.papers.experiments.outputs import FINDINGS
 from hessence.papers.experiments.protocol import PRESETS, Finding
@@ -74,8 +73,8 @@ def read_results(folder: Path) -> list[Result]:
 
 def _read_result(folder: Path) -> Result:
     """Read a folder, and refuse anything but what ``write_outputs`` puts there."""
-    stated = json.loads(_inside(folder, FINDINGS))
-    described = json.loads(_inside(folder, "settings.json"))
+    stated = read_json(_inside(folder, FINDINGS))
+    described = read_json(_inside(folder, "settings.json"))
     findings = stated.get("findings") if isinstance(stated, dict) else None
     if not isinstance(findings, list) or not isinstance(described, dict):
         raise ValueError("findings or settings are missing")
@@ -91,25 +90,25 @@ def _read_result(folder: Path) -> Result:
     names = [stated["figures"], stated["pictures"], stated["captions"]]
     if not all(isinstance(some, list) and all(isinstance(n, str) for n in some) for some in names):
         raise ValueError("figures, pictures and captions must be lists of texts")
-    if len(stated["captions"]) != len(stated["pictures"]):
-        raise ValueError("every picture must have a caption")
+    if not len(stated["captions"]) == len(stated["pictures"]) == len(set(stated["pictures"])):
+        raise ValueError("every picture must be named once and have a caption")
     if described["preset"] not in PRESETS:
         raise ValueError("preset must be one of the presets")
     if not isinstance(described["settings"], dict):
         raise ValueError("settings must be a table")
     if not isinstance(described.setdefault("command", f"hessence reproduce {folder.name}"), str):
         raise ValueError("command must be a text")
-    pictures = {name: _inside(folder, f"{name}.png") for name in stated["pictures"]}
+    pictures = {name: read_regular(_inside(folder, f"{name}.png")) for name in stated["pictures"]}
     if not all(content.startswith(PNG) for content in pictures.values()):
         raise ValueError("a picture is no PNG")
     return Result(folder, stated, described, pictures)
 
 
-def _inside(folder: Path, name: str) -> bytes:
-    """Read a file that lies in the folder, under its own name or by a link within the folder."""
+def _inside(folder: Path, name: str) -> Path:
+    """Return the path of a file in the folder, there itself or by a link within the folder."""
     path = (folder / name).resolve()
     if Path(name).name != name or path.parent != folder.resolve():
         raise ValueError(f"{name!r} is not in the folder")
     if path.stat().st_size > LARGEST:
         raise ValueError(f"{name} has more than {LARGEST} bytes")
-    return read_regular(path)
+    return path
