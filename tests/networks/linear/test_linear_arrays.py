@@ -136,4 +136,13 @@ def test_gradients_where_all_is_flat():
     """Far from the targets, Huber's loss is straight, and its Gauss–Newton part zero."""
     layers = [torch.full(shape, 9.0, requires_grad=True) for shape in ((3, 2), (3, 3), (2, 3))]
     H = hs.DeepLinear(layers).hessian(torch.ones(2, 2), torch.zeros(2, 2), "huber")
-    assert (H.ggn.spectrum().eigenvalues == 0).all()
+    eigenvalues = H.ggn.spectrum().eigenvalues
+    assert (eigenvalues == 0).all()
+    for gradient in torch.autograd.grad(eigenvalues.sum(), layers, allow_unused=True):
+        assert gradient is None or (gradient == 0).all()
+
+
+def test_gradients_on_white_data_raise_no_warning():
+    layers = [torch.full(shape, 0.5, requires_grad=True) for shape in ((1, 2), (2, 1))]
+    H = hs.TwoLayerLinear(*layers).hessian(torch.eye(2), torch.ones(2, 2))
+    assert H.spectrum().eigenvalues.requires_grad

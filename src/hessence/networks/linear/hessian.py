@@ -13,6 +13,7 @@ import numpy as np
 from hessence._common.arrays import (
     Array,
     Numbers,
+    constant,
     epsilon,
     identity,
     largest,
@@ -206,9 +207,10 @@ def looks_balanced(H: LinearHessian) -> bool:
     white = variance[0, 0] * identity(H.dims[0], variance)
     if largest(variance - white) > GLANCE * largest(white):
         return False
-    first, second = H.weights
+    first, second = map(constant, H.weights)
     grams = xp.matmul(transpose(first), first), xp.matmul(second, transpose(second))
-    own, across = (float(sum(xp.sum(a * a) for a in c)) for c in (grams, (H.chain.product,) * 2))
+    products = (constant(H.chain.product),) * 2
+    own, across = (float(sum(xp.sum(a * a) for a in c)) for c in (grams, products))
     return bool(abs(own - across) <= GLANCE * own)
 
 
