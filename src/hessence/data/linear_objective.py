@@ -29,9 +29,9 @@ def linear_objective(
 ) -> MatrixQuadratic | MatrixLoss | TorchLoss:
     """Return the loss of the predictor f(x) = scale · (M + constant) x as a function of M (K, D).
 
-    The data x (n, D), y (n, K) may be a :class:`~hessence.Moments` x alone, or an objective already
-    made; ``"cross-entropy"`` also takes class indices y (n,). The `reference` is name and value of
-    an array whose kind the data must have.
+    In place of the data x (n, D) and y (n, K), `x` alone may be a :class:`~hessence.Moments` or an
+    objective made before; ``"cross-entropy"`` also takes class indices y (n,). The `reference` is
+    the name and the value of an array whose kind the data must have.
     """
     if isinstance(x, (MatrixQuadratic, MatrixLoss, TorchLoss)):
         return x

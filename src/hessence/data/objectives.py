@@ -126,7 +126,7 @@ def scalar_objective(
     pointwise = as_loss(loss)
     n = moments.n if n is None else n
     if type(pointwise) is Squared:
-        # One output has numbers g, c and floor, several have one of each.
+        # With one output, c and the least loss are numbers; with several, arrays (K,).
         outputs = 0 if moments.dimensions[1] == 1 else slice(None)
         covariance = moments.sum_yx[outputs, 0] / n
         floor = cache(lambda: _least_loss(moments)[outputs] / n)

@@ -9,12 +9,12 @@ and the iteration ends on the residuals ‖Hz − θz‖, not on an estimate.
 
 The stale model is a ``WarmStart``. From one measurement to the next the Hessian of a network in
 training changes, but its leading eigenvectors change little. With W the approximate eigenvectors
-that were found last,
+that were found last, and S the operator's coefficients among them at that time,
 
 .. math:: H \approx W S W^\top .
 
-A search in a space V, where products are exact, replaces what V knows better; the rest turns a
-residual into a correction of the eigenvector, without a product.
+A search replaces the part of this that lies in its space V, where products are exact. The rest
+turns a residual into a correction of the eigenvector, without a product.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class GaussNewton:
     method: str
     values: Array  # (d_0 d_L,), zeros included
     labels: Any  # "dominant", "mixed", "outlier" or "flat" for each
-    # Returns matrices Z (count, d_L, d_0) for chosen eigenvalues; Jᵀ Z are eigenvectors.
+    # Returns Z (count, d_L, d_0) for chosen eigenvalues; Jᵀ Z are eigenvectors of any length.
     directions: Callable[[Any], Array]
     neglected: float = 0.0  # bounds the error of an eigenvalue due to what is not quite diagonal
 
