@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import hessence as hs
+from hessence.networks.two_layer import slicing
 
 
 class Modulus(nn.Module):
@@ -171,6 +172,32 @@ def network(samples=9, outputs=2):
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, outputs)).double()
     return model, (torch.randn(samples, 3).double(), torch.randn(samples, outputs).double())
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_biases_of_the_outputs_do_not_hide_what_is_near_zero(outputs, monkeypatch):
+    counts, cut = [], slicing.Slicer.cut
+    monkeypatch.setattr(slicing.Slicer, "cut", lambda *given: counts.append(1) or cut(*given))
+    model, data = network(outputs=outputs)
+    values = np.linalg.eigvalsh(dense(model, data, nn.MSELoss())[0])
+    found = hs.brackets(model, data, nn.MSELoss())
+    inertia = found.inertia()
+    assert len(counts) == 1
+    assert tuple(inertia) == ((values > 0).sum(), (values < 0).sum(), 0)
+    for at in 1e-12 * np.asarray([-1.0, 1.0]):
+        assert found.count(-np.inf, at) == (values <= at).sum()
+
+
+@pytest.mark.parametrize("kind", ["mse", "cross-entropy", "bce"])
+def test_any_eigenvalue_is_found_with_biases_of_the_outputs(kind):
+    model, (x, _) = network(outputs=3)
+    y, loss = target_and_loss(kind, len(x), 3)
+    values, noise = eigenvalues_and_noise(dense(model, (x, y), loss))
+    found = hs.brackets(model, (x, y), loss)
+    for index, value in enumerate(values):
+        low, high = found.eigenvalue(index)
+        assert low - noise <= value <= high + noise
+        assert high - low < 1e-11 * values[0]
 
 
 def test_the_last_two_layers_of_any_model_have_brackets():

@@ -73,10 +73,11 @@ def test_counts_that_sum_far_terms_once_are_the_same(monkeypatch):
     # As for networks of a million parameters, where summing all at both ends would take long.
     monkeypatch.setattr(slicing, "QUICK", 0.0)
     monkeypatch.setattr(slicing, "KEPT", 0)
-    for net, data in (relu_network(), next(iter(instances()))[:2]):
-        values = np.linalg.eigvalsh(net.hessian(*data).dense())
+    first, *_, biased = instances()
+    for net, data, loss in ((*relu_network(), None), first, biased):
+        values = np.linalg.eigvalsh(net.hessian(*data, loss or "mse").dense())
         for share in (0.0, 0.5):
             monkeypatch.setattr(slicing, "NEAR", share)
-            found = hs.brackets(net, data)
+            found = hs.brackets(net, data, loss)
             for at in np.random.default_rng(0).choice(values, 8) * 1.01 + 1e-3:
                 assert found.count(-np.inf, at) == (values <= at).sum()

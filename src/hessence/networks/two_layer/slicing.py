@@ -25,6 +25,15 @@ the share :math:`\rho = \delta/(\Delta-\delta)` of itself, so that they add at l
 :math:`(1-\rho)P - (1+\rho)N` and at most :math:`(1+\rho)P - (1-\rho)N` to C there. Terms *near* λ
 are summed at both ends. What the sums and the eigensolver may round off is added to the eigenvalues
 of C against what is claimed of their signs.
+
+**Biases of the outputs** have a block of zeros in F, so that their terms :math:`-BB^\top/\lambda`
+drown all others where λ is small; B are the columns of T that belong to them. With C′ the sum
+without them,
+
+.. math:: n_-(C) = n_-\begin{pmatrix} C' & B \\ B^\top & \lambda \end{pmatrix} - r\,[\lambda < 0]
+
+for r such columns (Haynsworth again), and the larger matrix, where B and λ may be scaled by
+:math:`1/\tau` and :math:`1/\tau^2`, has moderate entries.
 """
 
 from __future__ import annotations
@@ -45,6 +54,9 @@ NEAR, FAR = 0.02, 2.0**18
 
 SHARE = 2.0**-20
 """The largest α."""
+
+THIN = 2.0**-10
+"""Biases are in the larger matrix if they move predictions by this share of what others do."""
 
 QUICK = 2.0**32
 """With fewer multiplications than this for a count, all eigenvalues are taken to be near."""
@@ -102,15 +114,13 @@ class Slicer:
         """Return the bounds, and whether the two ends seem to have different numbers below."""
         problem, edges = self.problem, np.asarray([at - spread, at + spread])
         sums = Sums(self._part, spread, far, self._batch)
-        poles = (problem.unseen + problem.moves_c * problem.outputs) * (edges > 0)
+        poles = problem.unseen * (edges > 0)
         for bases in self._bases():
             poles = poles + [(bases.values < edge).sum() for edge in edges]
             for rows, gaps in self._rows(bases, at, spread, far):
                 sums.add(rows, gaps)
         if problem.moves_c:
-            rows = np.kron(np.eye(problem.outputs), np.ones((1, problem.samples)))
-            rows /= np.sqrt(max(abs(at), spread))
-            sums.add(rows, np.full(problem.outputs, -at))
+            poles = poles + self._add_biases(sums, at, spread)
         share = self._share(at) + self._part.share_error
         negative = [sums.negative(end, share) for end in (0, 1)]
         reach = spread - self.rounding(at)
@@ -122,6 +132,34 @@ class Slicer:
             eigenvalues=negative[1][2],
         )
         return found, bool(poles[0] - negative[0][1] != poles[1] - negative[1][1])
+
+    def _add_biases(self, sums: Sums, at: float, spread: float) -> Numbers:
+        """Add the biases of the outputs, and return how many poles they have below both ends."""
+        columns, directions = self._biases
+        outputs, samples = len(directions), self.problem.samples
+        edges, scale = np.asarray([at - spread, at + spread]), max(abs(at), spread)
+        sizes = (columns**2).sum(axis=0)
+        large = (sizes > scale) & (sizes > THIN**2 * sizes.max(initial=0.0))
+        sums.border = columns[:, large] / np.sqrt(sizes[large]), edges[:, None] / sizes[large]
+        rest = directions[:, ~large]
+        if rest.shape[1]:
+            rows = rest.T @ np.kron(np.eye(outputs), np.ones((1, samples)))
+            sums.add(rows / np.sqrt(scale), np.full(rest.shape[1], -at))
+        return np.where(edges > 0, outputs, int(large.sum()))
+
+    @cached_property
+    def _biases(self) -> tuple[Numbers, Numbers]:
+        """T in the biases of the outputs, as orthogonal columns, and directions (K, r) for them.
+
+        What is added to all outputs alike is left out where no prediction changes by it.
+        """
+        root, outputs = self._part.root, self.problem.outputs
+        seen = np.eye(outputs)
+        if self._part.at.shifts:
+            seen = np.linalg.qr(np.column_stack([np.ones(outputs), seen[:, 1:]]))[0][:, 1:]
+        columns = root.transpose(1, 0, 2).reshape(-1, outputs) @ seen
+        turn = np.linalg.svd(columns, full_matrices=False)[2].T
+        return columns @ turn, seen @ turn
 
     @cached_property
     def _kept(self) -> Bases | None:
@@ -220,6 +258,8 @@ class Sums:
         self._calls, self._longest = 0, 0
         self._waiting: list[tuple[Numbers, Numbers]] = []
         self._weight, self._dsyrk = float(part.weight.max()), dsyrk
+        self.border: tuple[Numbers, Numbers] | None = None
+        """Columns B beside C, of unit length, and the numbers in their corner at both ends."""
 
     def add(self, rows: Numbers, gaps: Numbers) -> None:
         """Add rows whose gaps f − λ are all near, or all far and of one sign."""
@@ -266,11 +306,16 @@ class Sums:
         whole = congruent(self._part.root, triangle + np.triu(triangle, 1).T)
         whole = (whole + whole.T) / 2
         whole[np.diag_indices_from(whole)] += 1
+        turned = 0.0
+        if self.border is not None:
+            columns, corners = self.border
+            whole = np.block([[whole, columns], [columns.T, np.diag(corners[end])]])
+            turned = accumulated(4 * len(columns.T) + ULPS) * len(columns.T) / THIN
         eigenvalues = np.linalg.eigvalsh(whole)
         norm = max(abs(eigenvalues[0]), abs(eigenvalues[-1]))
         trace = self._weight * float(np.trace(above + below)) + self._near_trace[end]
         terms = self._longest + self._calls + 4 * self._part.root.shape[1] + ULPS
-        doubt = 2 * share + (ULPS + 4 * len(whole)) * UNIT * norm
+        doubt = 2 * share + turned + (ULPS + 4 * len(whole)) * UNIT * norm
         doubt += accumulated(terms) * trace
         against = doubt if end == 0 else -doubt
         return int((eigenvalues < against).sum()), int((eigenvalues < 0).sum()), eigenvalues
