@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -88,6 +90,19 @@ def test_known_eigenvalues_are_counted_exactly():
         below = int((values <= x).sum())
         assert density.count(-np.inf, x) == (below, below)
         assert density.share(x) == (pytest.approx(below / 80), pytest.approx(below / 80))
+
+
+def test_shares_of_known_eigenvalues_are_rounded_outward():
+    rng = np.random.default_rng(0)
+    net = hs.DeepLinear([rng.normal(size=(3, 20)), rng.normal(size=(2, 3))])
+    spectrum = net.hessian(rng.normal(size=(30, 20)), rng.normal(size=(30, 2))).spectrum()
+    values, distinct = np.asarray(spectrum.eigenvalues), np.unique(spectrum.eigenvalues)
+    middles = (distinct[:-1] + distinct[1:])[np.diff(distinct) > 1e-6] / 2
+    assert len(middles) > 40
+    for x in middles:
+        lower, upper = spectrum.density.share(x)
+        assert Fraction(lower) <= Fraction(int((values <= x).sum()), len(values)) <= Fraction(upper)
+        assert upper - lower < 1e-12
 
 
 @pytest.mark.parametrize(

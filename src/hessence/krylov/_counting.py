@@ -43,7 +43,9 @@ def share_bounds(rules: Rules, points: Numbers, level: float) -> tuple[Numbers, 
         else:
             lower += sums[np.maximum(below - 1, 0)]
             upper += np.where(above == last, 1.0, sums[np.minimum(above + 1, last)])
-    t = deviation(rules.size, rules.probes, level)
+    # And what rounding may do to sums of so many weights.
+    terms = rules.nodes.shape[1] + rules.probes
+    t = deviation(rules.size, rules.probes, level) + terms * np.finfo(np.float64).eps
     # Beyond everything nothing is left to estimate.
     lower = np.where(points == np.inf, 1.0, np.clip(lower / rules.probes - t, 0.0, 1.0))
     upper = np.where(points == -np.inf, 0.0, np.clip(upper / rules.probes + t, 0.0, 1.0))
