@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from hessence.papers.experiments import fingerprints, runner
+from hessence.papers.experiments import fingerprints
 from hessence.papers.experiments.catalogue import find_experiment
 from hessence.papers.experiments.fingerprints import fingerprint
 from hessence.papers.experiments.runner import run_key
@@ -127,5 +127,5 @@ def test_records_are_keyed_by_the_library(monkeypatch):
     settings = experiment.presets["tiny"]
     before = run_key(experiment, settings, 0)
     assert run_key(experiment, settings, 0) == before
-    monkeypatch.setattr(runner, "library", lambda: "another")
+    monkeypatch.setattr(fingerprints, "library", lambda: "another")
     assert run_key(experiment, settings, 0).code != before.code

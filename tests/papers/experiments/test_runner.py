@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hessence.papers.experiments import jobs, runner
 from hessence.papers.experiments.catalogue import find_experiment
 from hessence.papers.experiments.engines import open_engine
 from hessence.papers.experiments.jobs import EngineError
@@ -57,6 +58,21 @@ def test_workers_that_keep_dying_end_the_run(tmp_path):
     # Without a diary, the task dies every time.
     with pytest.raises(EngineError, match="What is finished is kept"):
         run(tmp_path, replace(SETTINGS, tasks=1, deadly=(0,)), jobs=2)
+
+
+def test_workers_with_other_code_make_no_records(tmp_path, monkeypatch):
+    """A cluster's may have another version, or start after the library was edited."""
+    whole = run(tmp_path)
+    jobs.own_code.cache_clear()
+    monkeypatch.setattr(runner, "code_of", lambda *_: "what the run started with")
+    for workers in (1, 2):
+        found = run(tmp_path, jobs=workers)
+        assert found.records == []
+        assert {o.error for _, o in found.failures} == {
+            "this worker has other code than the run; give it the same and start again"
+        }
+    monkeypatch.undo()
+    assert run(tmp_path).records == whole.records
 
 
 def test_what_is_finished_is_not_run_again(tmp_path):

@@ -36,6 +36,11 @@ def library() -> str:
     return digest.hexdigest()[:16]
 
 
+def code_of(run: Callable[..., Any], settings: type) -> str:
+    """Return what records of an experiment are keyed by: the library, and the code of its own."""
+    return f"{library()}/{fingerprint(run, settings)}"
+
+
 def fingerprint(run: Callable[..., Any], settings: type) -> str:
     """Return a short hash of the code behind `run`, in its own file.
 

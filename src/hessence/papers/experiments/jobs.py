@@ -10,11 +10,13 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 from hessence.papers.experiments.catalogue import find_experiment
 from hessence.papers.experiments.datasets import MissingDataError
+from hessence.papers.experiments.fingerprints import code_of
 from hessence.papers.experiments.records import ordered_json, task_generator
 from hessence.papers.experiments.settings import settings_from_json
 
@@ -28,6 +30,8 @@ class Job:
     settings: Mapping[str, Any]
     seed: int
     task: Mapping[str, Any]
+    code: str
+    """Which code its record is kept for; a worker with another makes none."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,10 @@ def perform(job: Job) -> Outcome:
     try:
         experiment = find_experiment(job.experiment)
         settings = settings_from_json(type(experiment.presets["quick"]), job.settings)
+        if own_code(job.experiment) != job.code:
+            raise ValueError(
+                "this worker has other code than the run; give it the same and start again"
+            )
         rng = task_generator(job.seed, experiment.id, job.task, experiment.common)
         for package in experiment.packages:
             import_module(package)
@@ -71,6 +79,13 @@ def perform(job: Job) -> Outcome:
     except Exception as error:
         return Outcome(job.index, error=_sentence(error), details=traceback.format_exc())
     return Outcome(job.index, record=text, seconds=time.process_time() - began)
+
+
+@cache
+def own_code(source: str) -> str:
+    """Return the code of an experiment as this process has it; taken once, as it is loaded once."""
+    experiment = find_experiment(source)
+    return code_of(experiment.run, type(experiment.presets["quick"]))
 
 
 def _sentence(error: Exception) -> str:

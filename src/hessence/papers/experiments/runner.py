@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hessence.papers.experiments.engines import in_process
-from hessence.papers.experiments.fingerprints import fingerprint, library
+from hessence.papers.experiments.fingerprints import code_of
 from hessence.papers.experiments.jobs import Engine, Job, Outcome
 from hessence.papers.experiments.protocol import Experiment, Record, Task
 from hessence.papers.experiments.records import canonical_json, json_value
@@ -55,7 +55,7 @@ def collect(
     fields = json_value(dataclasses.asdict(settings))
     source = experiment.source or experiment.id
     missing = [
-        Job(i, source, fields, seed, task)
+        Job(i, source, fields, seed, task, key.code)
         for i, (task, text) in enumerate(zip(tasks, texts, strict=True))
         if text not in done
     ]
@@ -99,7 +99,7 @@ def list_tasks(experiment: Experiment[Any], settings: Any) -> list[Task]:
 
 def run_key(experiment: Experiment[Any], settings: Any, seed: int) -> Key:
     """Return the key that distinguishes the records of one run from all others."""
-    code = f"{library()}/{fingerprint(experiment.run, type(settings))}"
+    code = code_of(experiment.run, type(settings))
     return Key(experiment.id, code, canonical_json(dataclasses.asdict(settings)), seed)
 
 
