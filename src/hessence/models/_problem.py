@@ -96,6 +96,9 @@ class Problem:
             prediction = on_tensors(Tensor.detach, self._predicted(inputs, also=CLOSURE))
             try:
                 value = criterion.call(prediction, target)
+                if not isinstance(prediction, Tensor):
+                    # It may lack what the loss takes of it, if the model computes its loss itself.
+                    criterion.read(value, prediction, target)
             except (TypeError, AttributeError, KeyError) as error:
                 raise TypeError(
                     f"loss, called as loss(prediction, target) with a prediction of type "
