@@ -69,7 +69,7 @@ CHANGED = (
 )
 
 TIMES = (
-    "Computing times are those of all tasks together. Most were taken by the clock while the "
+    "Computing times are those of all tasks together. Many were taken by the clock while the "
     "machine had other work, and are too long for that: `hessence reproduce --all --jobs 2`, which "
     "is all of the quick runs, took 17 minutes on two cores."
 )
@@ -130,13 +130,14 @@ def captions(run: Run) -> dict[str, str]:
 
 
 def outdone(run: Run, runs: Sequence[Run]) -> bool:
-    """Whether a larger run on the same data draws the same pictures."""
+    """Whether a larger run on the same data draws the same pictures, if with other numbers."""
     presets = all_experiments()[run.experiment].presets
     data = {name: getattr(settings, "data", None) for name, settings in presets.items()}
     return any(
         other.experiment == run.experiment
         and PRESETS.index(other.preset) > PRESETS.index(run.preset)
-        and not (other.changed or run.changed)
+        and not run.changed
+        and not any(isinstance(value, str) for value in other.changed.values())
         and data[other.preset] == data[run.preset]
         for other in runs
     )

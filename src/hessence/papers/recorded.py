@@ -111,9 +111,10 @@ def duration(seconds: float) -> str:
 
     Examples
     --------
-    >>> duration(12.3), duration(700), duration(30_000)
-    ('12 s', '12 min', '8.3 h')
+    >>> duration(0.3), duration(12.3), duration(700), duration(30_000)
+    ('1 s', '12 s', '12 min', '8.3 h')
     """
+    seconds = max(seconds, 1.0)
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -92,6 +92,15 @@ def test_pictures_keep_their_colours_and_are_of_one_scale(gallery):
     assert np.array_equal(np.unique(small), np.arange(256))
 
 
+def test_a_larger_run_of_the_same_kind_has_the_pictures(gallery):
+    quick = run_with("quick", experiment="language-model-sinks")
+    fewer = run_with("paper", experiment=quick.experiment, changed={"products": 40})
+    other = run_with("paper", experiment=quick.experiment, changed={"checkpoint": "stories15M.bin"})
+    assert gallery.outdone(quick, [quick, other, fewer])
+    assert not gallery.outdone(quick, [quick, other])
+    assert not gallery.outdone(fewer, [quick, other, fewer])
+
+
 def test_of_pictures_that_are_the_same_one_is_kept(gallery, tmp_path):
     for name in ("run-map", "run-paper-map", "run-curve"):
         (tmp_path / f"{name}.webp").write_bytes(name[-3:].encode())

@@ -20,10 +20,12 @@ from hessence.papers.experiments.shared.gradient_descent import (
     torch_model,
     train,
 )
-from hessence.plotting.axes import COLOURS, GREY
+from hessence.plotting.axes import COLOURS, GREY, signed_scale
 
 CLUSTERS = ("dominant", "bulk", "rest")
 SHADES = dict(zip(CLUSTERS, (COLOURS[1], COLOURS[0], GREY), strict=True))
+LINEAR = 0.3
+"""Up to where eigenvalues of networks with an activation are drawn on a linear scale."""
 Activation = Literal["linear", "tanh", "relu", "leaky-relu"]
 Place = Literal["between", "each"]
 PLACES = {"between": "between layers", "each": "after each layer"}
@@ -244,6 +246,7 @@ def draw_activated(settings: Settings, records: list[Record], figure: Any) -> No
             ax.set_axis_off()
             continue
         _draw_paths(ax, settings, row)
+        signed_scale(ax, LINEAR)
         ax.axvline(settings.early + 1, color=GREY, linestyle=":", linewidth=1)
         ax.set_title(f"{case[0]} {PLACES[case[1]]}", fontsize=10)
         shown = ax.get_legend_handles_labels()
