@@ -247,6 +247,7 @@ def test_a_number_of_eigenvalues_is_estimated_as_asked(monkeypatch):
     made = problem("tanh_mlp")
     G = hs.ggn(made.model, made.data, made.loss)
     assert len(G.spectrum(k=3)) == len(G.spectrum(3)) == 3
+    assert G.spectrum(3).reason.startswith("an estimate was asked for; spectrum() without")
     monkeypatch.setattr(_dual, "LARGEST", 21)
     assert "22 predicted numbers" in G.spectrum().reason
 

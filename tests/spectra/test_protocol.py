@@ -52,9 +52,9 @@ def test_a_part_of_the_spectrum_says_what_it_does_not_tell(name):
 
 
 def test_a_part_of_the_spectrum_has_no_rank():
-    for question in (SOME.rank, SOME.inertia):
-        with pytest.raises(ValueError, match="do not tell the inertia"):
-            question()
+    for question in ("rank", "inertia"):
+        with pytest.raises(ValueError, match=f"do not tell the {question}"):
+            getattr(SOME, question)()
 
 
 def test_spaces_of_an_estimate():
@@ -65,6 +65,9 @@ def test_spaces_of_an_estimate():
         np.testing.assert_allclose(H @ space.vectors(), space.value * space.vectors(), atol=1e-10)
     with pytest.raises(ValueError, match='no labels such as "outlier"'):
         SOME["outlier"]
+    for result in (SOME, EXACT):
+        with pytest.raises(TypeError, match=r"^a spectrum is indexed by label, got int\.$"):
+            result[0]
     loaded = hs.Estimate.from_dict(SOME.to_dict())
     with pytest.raises(ValueError, match="eigenvectors are gone"):
         loaded.spaces[0].vectors()

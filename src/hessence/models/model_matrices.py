@@ -16,6 +16,10 @@ from hessence.models._products import GgnGraph, Graphs, HessianGraph, derivative
 from hessence.models.criterion import PairCriterion, Reduction, predict
 from hessence.spectra.operators import Operator
 
+ASKED = (
+    "an estimate was asked for; spectrum() without arguments tries the dual, for all eigenvalues."
+)
+
 
 class ModelHessian(ModelOperator):
     """The Hessian of a model's loss, split as H = ``ggn`` + ``functional``."""
@@ -72,7 +76,7 @@ class ModelGgn(ModelOperator):
                 return dual_spectrum(self)
             except NoDual as refusal:
                 options = {"reason": str(refusal)}
-        return super().spectrum(*arguments, **options)
+        return super().spectrum(*arguments, **{"reason": ASKED, **options})
 
     @recordable
     def kernel(self) -> Tensor:

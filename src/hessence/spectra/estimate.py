@@ -17,7 +17,7 @@ from hessence._common.schema import as_dtype, as_numbers, require_fields, requir
 from hessence.krylov.density_result import Density
 from hessence.krylov.request import Outcome, require_top
 from hessence.spectra.certificate import Certificate, overlap, require_operator
-from hessence.spectra.result import SpectralResult, UnknownLabelError
+from hessence.spectra.result import SpectralResult, UnknownLabelError, require_label
 from hessence.spectra.spectrum import Spectrum
 from hessence.spectra.subspaces import Eigenspace, Subspaces
 
@@ -116,6 +116,7 @@ class Estimate(SpectralResult, kind="estimate"):
         """Return the known spaces with a label."""
         if self.known is not None:
             return self.known[label]
+        require_label(label)
         raise UnknownLabelError(
             f'an estimate has no labels such as "{label}", as no theorem says what its eigenvalues '
             "are; spaces has all of them."

@@ -44,6 +44,12 @@ class UnknownLabelError(ValueError, KeyError):
     __str__ = Exception.__str__
 
 
+def require_label(label: Any) -> None:
+    """Refuse what cannot be a label, such as an index."""
+    if not isinstance(label, str):
+        raise TypeError(f"a spectrum is indexed by label, got {type(label).__name__}.")
+
+
 class SpectralResult(Saved):
     """What can be asked of a ``Spectrum`` and of an ``Estimate`` alike.
 
@@ -82,8 +88,7 @@ class SpectralResult(Saved):
 
     def __getitem__(self, label: str) -> tuple[Eigenspace, ...]:
         """Return the spaces whose label is `label` or starts with it and a slash."""
-        if not isinstance(label, str):
-            raise TypeError(f"a spectrum is indexed by label, got {type(label).__name__}.")
+        require_label(label)
         found = tuple(s for s in self.spaces if s.label == label or s.label.startswith(label + "/"))
         if not found and label.partition("/")[0] not in WORDS:
             have = ", ".join(f'"{name}"' for name in self.labels)
@@ -134,6 +139,7 @@ class SpectralResult(Saved):
             that is if abs(λ) does not exceed the bound of its error; ``tol=0`` counts exact zeros
             only.
         """
+        self._all("the rank")
         inertia = self.inertia(tol)
         return inertia.positive + inertia.negative
 
