@@ -16,6 +16,7 @@ import torch
 import hessence as hs
 from hessence._common.files import KINDS, decoded, encoded
 from hessence._loading import LATER
+from hessence.models.history import History
 
 DIAGONAL = np.concatenate([[9.0, 9.0, 5.0], np.linspace(-1.0, 2.0, 300)])
 
@@ -182,6 +183,15 @@ def test_half_a_character_is_none(tmp_path, spelt):
         hs.load(path)
     hs.Trace(1.0, 0.0, 3, "\U0001f600").save(path)
     assert hs.load(path).method == "\U0001f600"
+
+
+def test_a_file_that_is_longer_than_the_memory(tmp_path):
+    path = tmp_path / "long.json"
+    with path.open("wb") as stream:
+        stream.truncate(2**40)
+    for read in (hs.load, History.load):
+        with pytest.raises(ValueError, match=r"long\.json"):
+            read(path)
 
 
 def test_results_with_nan_compare(tmp_path):

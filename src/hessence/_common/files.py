@@ -42,6 +42,9 @@ LARGE = 2**12
 LONGEST = 200
 """A longer message about what is wrong with a file is replaced by the kind of exception."""
 
+MOST = 2**31
+"""No file with JSON has more bytes."""
+
 HALF = re.compile(r"\\u[dD][89a-fA-F]")
 """How JSON spells the halves of characters beyond the first 2¹⁶."""
 
@@ -96,10 +99,16 @@ def _let_in_the_same(path: Path, old: os.stat_result) -> None:
     os.chmod(path, stat.S_IMODE(old.st_mode))
 
 
-def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """Read a file; a device, a pipe or a socket, which may have no end, is refused."""
+def read_regular(path: str | os.PathLike[str], most: int | None = None) -> bytes:
+    """Read a file; a device, a pipe or a socket, which may have no end, is refused.
+
+    So is a file of more than `most` bytes, in a ValueError: it may be longer than its disk.
+    """
     with open(path, "rb", opener=_without_waiting) as stream:
-        _require_regular(Path(path), os.fstat(stream.fileno()))
+        found = os.fstat(stream.fileno())
+        _require_regular(Path(path), found)
+        if most is not None and found.st_size > most:
+            raise ValueError(f"{os.fspath(path)} has more than {most} bytes")
         return stream.read()
 
 
@@ -108,7 +117,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
     Half a character, which JSON can spell but nothing can print, is none.
     """
-    text = read_regular(path).decode()
+    text = read_regular(path, MOST).decode()
     data = json.loads(text)
     if HALF.search(text):
         json.dumps(data, ensure_ascii=False).encode()

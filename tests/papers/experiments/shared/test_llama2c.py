@@ -126,3 +126,11 @@ def test_tokenizer_files(tmp_path):
         path.write_bytes(content)
         with pytest.raises(MissingDataError, match=f"tokenizer of {expected} tokens"):
             load_tokenizer(path, expected)
+
+
+def test_a_tokenizer_that_is_longer_than_the_memory(tmp_path):
+    path = tmp_path / "tokenizer.bin"
+    with path.open("wb") as stream:
+        stream.truncate(2**40)
+    with pytest.raises(MissingDataError, match=r"is not llama2\.c's tokenizer of 5 tokens"):
+        load_tokenizer(path, 5)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hessence._common.files import read_regular
 from hessence.papers.experiments.datasets import MissingDataError
 from hessence.papers.experiments.shared.llama import Llama, LlamaShape
 
@@ -31,6 +32,9 @@ START = 1
 
 BYTES = 3
 """The token of byte 0; tokens of the other bytes follow."""
+
+LONGEST = 2**28
+"""No tokenizer has more bytes."""
 
 LARGEST, DEEPEST = 1_000_000, 1_000
 """No number of a header is larger, and no model has more layers."""
@@ -161,9 +165,9 @@ class Tokenizer:
 
 def load_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
     """Return the tokenizer of a file that holds so many tokens."""
-    content = path.read_bytes()
     pieces, scores, at = [], [], 4
     try:
+        content = read_regular(path, LONGEST)
         for _ in range(vocabulary):
             score, length = struct.unpack_from("<fi", content, at)
             piece = content[at + 8 : at + 8 + length]
