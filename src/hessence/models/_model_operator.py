@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hessence._common.arguments import Seed
-from hessence._common.arrays import NotFiniteError
+from hessence._common.arrays import NotFiniteError, is_finite
 from hessence._common.device import full_precision, reduced
 from hessence._common.messages import warn
 from hessence.models._exact_kernels import outside_inference
@@ -266,7 +266,7 @@ class ModelOperator(Operator):
         sum_tensor(result)
         assert self._graphs.count is not None
         result /= self._divisor(self._graphs.count)
-        if not bool(result.isfinite().all()):
+        if not is_finite(result):
             raise NotFiniteError(f"H @ v contains NaN or infinity: {self._culprit()}.")
         self._products += len(rows)
         if self._watcher is not None:
