@@ -226,9 +226,9 @@ def _confirm(
         torch.from_numpy(direction[name]).to(leaf) for name, leaf in zip(names, leaves, strict=True)
     ]
     gradients = torch.autograd.grad(total, leaves, create_graph=True, materialize_grads=True)
-    slope = sum((g * part).sum() for g, part in zip(gradients, parts, strict=True))
-    assert isinstance(slope, Tensor)
-    images = torch.autograd.grad(slope, leaves, materialize_grads=True)
+    along = sum((g * part).sum() for g, part in zip(gradients, parts, strict=True))
+    assert isinstance(along, Tensor)
+    images = torch.autograd.grad(along, leaves, materialize_grads=True)
     reference = float(sum((i * part).sum() for i, part in zip(images, parts, strict=True)))
     inputs = _entering(problem, copy.model.get_parameter(layers.V), batch[0])
     losses = _Losses(criterion, [batch[1]], [inputs], tail, averaged=False)

@@ -53,19 +53,21 @@ class Rule:
         `length` is the Euclidean length, in parameter space, of a change of the coordinates.
         """
         here = ahead = state.coordinates
-        slope = gradient(here)
+        direction = gradient(here)
         if self.sam:
-            far = length(slope)
+            far = length(direction)
             scale = self.sam / nonzero(far)
-            ahead = tuple(c + _along(scale, c) * g for c, g in zip(here, slope, strict=True))
-            slope = gradient(ahead)
+            ahead = tuple(c + _along(scale, c) * g for c, g in zip(here, direction, strict=True))
+            direction = gradient(ahead)
         if self.weight_decay:
-            slope = tuple(g + self.weight_decay * c for c, g in zip(here, slope, strict=True))
+            direction = tuple(
+                g + self.weight_decay * c for c, g in zip(here, direction, strict=True)
+            )
         if state.velocity is not None:
             old = state.velocity
-            slope = tuple(self.momentum * b + g for b, g in zip(old, slope, strict=True))
-        moved = tuple(c - self.lr * b for c, b in zip(here, slope, strict=True))
-        return Moving(moved, slope if self.momentum else None), ahead
+            direction = tuple(self.momentum * b + g for b, g in zip(old, direction, strict=True))
+        moved = tuple(c - self.lr * b for c, b in zip(here, direction, strict=True))
+        return Moving(moved, direction if self.momentum else None), ahead
 
 
 class Descent(ABC):

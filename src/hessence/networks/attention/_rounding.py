@@ -31,18 +31,18 @@ def scalar_errors(net: Any, batch: Sequences, loss: PointwiseLoss) -> tuple[Any,
     f = net.w_v[..., None, None] * net._responses(batch)[0]
     value = (w[..., None, None] + 0 * h[0], share * w[..., None, None] + 0 * h[0])
     reach = _product(share, value, h)[1]
-    slope, bend = moved_derivatives(loss, f, batch.y, reach)
+    of_gradient, of_hessian = moved_derivatives(loss, f, batch.y, reach)
     weights = to_double(batch.weights)
 
     def average(*factors: Known) -> Any:
         return np.sum(weights * _product(share, *factors)[1], axis=(-2, -1))
 
-    on_inner = average(slope, first)
+    on_inner = average(of_gradient, first)
     zero = 0 * on_inner
     return (
-        (average(bend, h, h), average(value, bend, h, first), zero,
-         average(value, value, bend, first, first)),
-        (zero, on_inner, average(value, slope, first), average(value, slope, second)),
+        (average(of_hessian, h, h), average(value, of_hessian, h, first), zero,
+         average(value, value, of_hessian, first, first)),
+        (zero, on_inner, average(value, of_gradient, first), average(value, of_gradient, second)),
     )  # fmt: skip
 
 
@@ -75,9 +75,9 @@ def _responses(net: Any, batch: Sequences, share: float) -> list[Known]:
         errors = [worst * s for s in sizes]
     else:
         one = like(np.ones_like(off), batch.x)
-        _, rise, bend = (np.abs(to_double(a)) for a in net._rows.along(scores, one, batch.keys))
+        _, first, second = (np.abs(to_double(a)) for a in net._rows.along(scores, one, batch.keys))
         sizes = [np.abs(part) for part in parts]
-        shifts = (rise, bend * along, 8 * (rise + bend) * along**2)
+        shifts = (first, second * along, 8 * (first + second) * along**2)
         errors = [share * s + off * m for s, m in zip(sizes, shifts, strict=True)]
     return [
         ((s * x).sum(axis=-1), ((error + share * s) * x).sum(axis=-1))
@@ -113,12 +113,12 @@ def layer_sizes(net: Any, batch: Sequences, loss: PointwiseLoss) -> TokenMoments
     worst = xp.max(sizes + abs(net.sink) * batch.first, axis=-1, keepdims=True)
     share = share * (1 + 8 * worst)
     reach = to_double(share * xp.matmul(xp.matmul(attention, x), W_v))
-    slope, bend = moved_derivatives(loss, net._predict(batch), batch.y, reach)
+    of_gradient, of_hessian = moved_derivatives(loss, net._predict(batch), batch.y, reach)
     counts = batch.weights[..., None]
-    first = counts * (8 * share * like(slope[0], x) + like(slope[1], x))
-    if bend[0].ndim > 3:
+    first = counts * (8 * share * like(of_gradient[0], x) + like(of_gradient[1], x))
+    if of_hessian[0].ndim > 3:
         counts, share = counts[..., None], share[..., None]
-    second = counts * (8 * share * like(bend[0], x) + like(bend[1], x))
+    second = counts * (8 * share * like(of_hessian[0], x) + like(of_hessian[1], x))
     gap = abs(tokens_from_top(batch.x, top))
     gap = gap + xp.sum(attention[..., None] * gap, axis=-2, keepdims=True)
     return TokenMoments.of(x, attention, gap, first, second, W_v, net._scale)

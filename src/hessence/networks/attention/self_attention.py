@@ -272,8 +272,8 @@ class SelfAttention(AttentionNetwork):
         tokens = batch.x[:, None, :]
         if isinstance(self._rows, Softmax):
             h, variance, third = self._rows.moments(scores, tokens, batch.keys)
-            slope = int(self.w_q.shape[-1]) ** -0.5 * batch.x
-            return h, slope * variance, slope * slope * third
+            scaled = int(self.w_q.shape[-1]) ** -0.5 * batch.x
+            return h, scaled * variance, scaled * scaled * third
         parts = self._rows.along(scores, direction, batch.keys)
         h, first, second = (xp.sum(a * tokens, axis=-1) for a in parts)
         return h, first, second

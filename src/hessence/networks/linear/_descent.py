@@ -49,9 +49,9 @@ class ModeDescent(Descent):
         away, state = 0.0, self.start
         for _ in range(steps if self._modes.defect else 0):
             part, rest = self._off_modes(*state.coordinates)
-            bend = rule.lr * rest / (1 - rule.momentum)
+            growth = rule.lr * rest / (1 - rule.momentum)
             overshoot = rule.lr * (part + rest) - 2 * (1 + rule.momentum)
-            away = (1 + max(bend, overshoot)) * (
+            away = (1 + max(growth, overshoot)) * (
                 away + rule.lr * (part + rest) * self._modes.defect
             )
             if not away <= TRUSTED:
@@ -67,8 +67,8 @@ class ModeDescent(Descent):
         most = np.abs(singular).max(axis=1, initial=0.0)
         others = [[np.prod(np.delete(most, [k, i])) for i in range(len(most)) if i != k]
                   for k in range(len(most))]  # fmt: skip
-        bend = max(map(sum, others)) * np.abs(self._omega(singular)).max()
-        return float(pairs.max()), float(bend)
+        functional = max(map(sum, others)) * np.abs(self._omega(singular)).max()
+        return float(pairs.max()), float(functional)
 
     def gradient(self, coordinates: Coordinates) -> Coordinates:
         """Return ω Π_{k≠ℓ} s_k."""

@@ -115,14 +115,14 @@ def neglected(modes: Modes, precision: float) -> float:
     first, last = np.arange(depth), np.arange(1, depth + 1)
     P, S, dP, dS = norm[0, first], norm[last, depth], off[0, first], off[last, depth]
     spread = float(np.abs(modes.variance).max()) + modes.rests[-2]
-    slope = float(np.abs(modes.gradient).max()) + modes.rests[-1]
+    gradient = float(np.abs(modes.gradient).max()) + modes.rests[-1]
     J, dJ = float(np.linalg.norm(S * P)), float(np.linalg.norm(dS * P + S * dP))
     ggn = (2 * J + dJ) * dJ * spread + J**2 * (
         modes.rests[-2] + precision * dims[0] ** 0.5 * spread
     )
-    lost = modes.rests[-1] + precision * dims[0] ** 0.5 * slope
-    outer = slope * np.outer(S, P)
-    d_outer = slope * (np.outer(dS, P) + np.outer(S, dP)) + lost * np.outer(S, P)
+    lost = modes.rests[-1] + precision * dims[0] ** 0.5 * gradient
+    outer = gradient * np.outer(S, P)
+    d_outer = gradient * (np.outer(dS, P) + np.outer(S, dP)) + lost * np.outer(S, P)
     # Between the layers l < k lie l + 1, …, k − 1.
     middle, d_middle = np.tril(norm[last, :depth].T, -1), np.tril(off[last, :depth].T, -1)
     table = outer * d_middle + d_outer * middle
