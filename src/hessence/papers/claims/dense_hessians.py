@@ -18,6 +18,7 @@ Array = NDArray[np.float64]
 Loss = Callable[[NDArray[Any]], NDArray[Any]]
 
 _STENCIL = ((1, 4 / 5), (2, -1 / 5), (3, 4 / 105), (4, -1 / 280))
+_STEP = 0.008
 
 
 def dense_hessian(loss: Loss, point: Array, step: float = 1.0) -> Array:
@@ -64,15 +65,15 @@ def gradient(loss: Loss, point: Array) -> Array:
     return np.asarray(gradients(loss, point[None])[0])
 
 
-def smooth_hessians(loss: Loss, points: Array, step: float = 0.008) -> Array:
+def smooth_hessians(loss: Loss, points: Array) -> Array:
     """Return the Hessians of an analytic loss, by differences of order eight of its gradient."""
     count, size = points.shape
     found = np.zeros((count, size, size))
     for k, weight in _STENCIL:
         for sign in (1, -1):
-            moved = points[:, None, :] + sign * k * step * np.eye(size)
+            moved = points[:, None, :] + sign * k * _STEP * np.eye(size)
             shifted = gradients(loss, moved.reshape(-1, size)).reshape(count, size, size)
-            found += sign * weight / step * shifted
+            found += sign * weight / _STEP * shifted
     return (found + np.swapaxes(found, 1, 2)) / 2
 
 
@@ -81,13 +82,13 @@ def smooth_hessian(loss: Loss, point: Array) -> Array:
     return np.asarray(smooth_hessians(loss, point[None])[0])
 
 
-def curvature(loss: Loss, point: Array, direction: Array, step: float = 0.008) -> float:
+def curvature(loss: Loss, point: Array, direction: Array) -> float:
     """Return the second derivative of an analytic loss along a unit vector."""
     places = [sign * k for k, _ in _STENCIL for sign in (1, -1)]
-    moved = point + (step * np.array(places)[:, None] + 1e-30j) * direction
+    moved = point + (_STEP * np.array(places)[:, None] + 1e-30j) * direction
     derivatives = loss(moved).imag / 1e-30
     weights = [sign * weight for _, weight in _STENCIL for sign in (1, -1)]
-    return float(np.dot(weights, derivatives) / step)
+    return float(np.dot(weights, derivatives) / _STEP)
 
 
 def characteristic(hessian: Array) -> list[Fraction]:

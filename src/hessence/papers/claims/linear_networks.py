@@ -145,7 +145,7 @@ BULK = RANK * (4 + 3 - 2 * RANK)
 
 
 def aligned_start(
-    seed: int, depth: int, values: Sequence[float], target: float = 1.0, *, low_rank: bool = False
+    seed: int, depth: int, values: Sequence[float], *, low_rank: bool = False
 ) -> Linear:
     """Draw aligned layers 4-4-…-3 and a target of rank two in their directions.
 
@@ -159,7 +159,7 @@ def aligned_start(
     for weight in weights[1:]:
         product = weight @ product
     signs = np.sign(np.sum(u[:, :RANK] * (product @ v[:, :RANK]), axis=0))
-    mapping = target * (u[:, :RANK] * signs) @ v[:, :RANK].T
+    mapping = (u[:, :RANK] * signs) @ v[:, :RANK].T
     X = white(rng, 4, 6)
     if low_rank:
         X = v[:, :RANK] @ v[:, :RANK].T @ X

@@ -63,8 +63,9 @@ def hypothesis() -> Verdict:
     )
 
 
-def other_fraction(inputs: int = 1, width: int = 3) -> tuple[float, float]:
+def other_fraction() -> tuple[float, float]:
     """Return how far the closest pair is from tr/D and from tr/m, as shares of the trace."""
+    inputs, width = 1, 3
     net = orthogonal_draw(np.random.default_rng(151), width, inputs)
     values = np.linalg.eigvalsh(net.hessian())
     trace = float(values.sum())

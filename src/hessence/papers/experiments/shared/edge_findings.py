@@ -23,7 +23,6 @@ SEARCHED = (
     "a = 0.98399, where the flattest minimum is as sharp as 2/η, and last above; close to it they "
     "shrink for hundreds of steps"
 )
-FIGURE = "000 App D.5, Fig 27"
 
 
 def findings(settings: Any, records: list[Record]) -> list[Finding]:
