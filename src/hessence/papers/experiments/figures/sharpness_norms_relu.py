@@ -125,5 +125,5 @@ EXPERIMENT = Experiment(
     run=run,
     draw={"initial": draw_initial, "trained": draw_trained},
     findings=findings,
-    minutes={"quick": 0.7, "paper": 45},
+    minutes={"quick": 0.7, "paper": 150},
 )
