@@ -159,9 +159,9 @@ def test_the_loss_may_be_left_out(script, tmp_path, capsys):
         ("{script}:", "the target must read SCRIPT.py:FUNCTION"),
         ("{script}:biuld", "has no function biuld; near it: build"),
         ("{script}:dropout", "layer '1' (Dropout) drops values at random: call model.eval()"),
-        ("{script}:dropout", "model as it is. Here eval_mode=True is --eval-mode."),
-        ("{script}:closure", "pass closure=True. Here closure=True is --closure."),
-        ("{script}:batches", "is over. Here reduction= is --reduction."),
+        ("{script}:dropout", "or pass eval_mode=True, which leaves the model as it is."),
+        ("{script}:closure", "pass closure=True."),
+        ("{script}:batches", "is over."),
         ("{script}:broken", "failed in line 29 of training.py: RuntimeError: no data today"),
         (
             "{script}:mismatched",

@@ -26,14 +26,6 @@ from hessence.papers.page import Picture
 MARKED = 64
 """How many eigenvalues the picture of an exact spectrum marks at most."""
 
-OPTIONS = {
-    "eval_mode=True": "--eval-mode",
-    "closure=True": "--closure",
-    "reduction=": "--reduction",
-    "memory=": "--memory",
-}
-"""The options in place of the arguments that messages name."""
-
 
 def add(commands: Any) -> None:
     """Add the command to the parser's commands."""
@@ -41,7 +33,8 @@ def add(commands: Any) -> None:
         "spectrum",
         help="find the Hessian spectrum of a PyTorch model",
         description="Runs SCRIPT.py, as python would, and calls FUNCTION in it. Prints the "
-        "eigenvalues and writes spectrum.json and spectrum.png.",
+        "eigenvalues and writes spectrum.json and spectrum.png. Options are named as the arguments "
+        "of hessence.spectrum: where a message says closure=True, give --closure.",
     )
     # fmt: off
     option = parser.add_argument
@@ -184,14 +177,6 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}{_place(error)}: {error}"
 
 
-def _with_option(message: str) -> str:
-    """Add the option that stands for an argument that a message names."""
-    for argument, option in OPTIONS.items():
-        if argument in message:
-            return f"{message.removesuffix('.')}. Here {argument} is {option}."
-    return message
-
-
 def _find(
     model: Any, data: Any, loss: Any, options: argparse.Namespace, bar: ProgressBar
 ) -> hs.Spectrum | hs.Estimate:
@@ -210,7 +195,7 @@ def _find(
             bar.begin("density", done + options.probes * options.steps)
             _ = result.density  # computed here, while the bar is shown
     except (TypeError, ValueError) as error:
-        raise CommandError(_with_option(str(error))) from error
+        raise CommandError(str(error)) from error
     except Exception as error:
         # The error comes from the user's own code, or from PyTorch on its behalf.
         raise CommandError(f"the model cannot be run on its data: {_told(error)}") from error
