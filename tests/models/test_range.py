@@ -10,7 +10,7 @@ from torch import nn
 
 import hessence as hs
 from hessence.models import _range
-from hessence.models._range import Coordinates, HessianRange
+from hessence.models._range import HessianRange
 from tests.models.layered import CASES, case
 from tests.models.market import MODELS, Problem, numbers, problem
 from tests.models.oracle import assert_same, dense_hessian
@@ -49,14 +49,14 @@ def test_what_is_flat_is_flat_and_the_rest_is_orthogonal_to_it(name):
     found = hs.flat_directions(made.model, made.data, made.loss)
     assert (found.total, found.size) == (FLAT.get(name, 0), len(matrix))
     H = hs.hessian(made.model, made.data, made.loss)
-    coordinates = Coordinates(HessianRange(H))
+    coordinates = HessianRange(H).coordinates()
     assert coordinates.flat == found.total
     eye = torch.eye(len(matrix), dtype=torch.float64)
     flat = coordinates.embed_flat(eye[: found.total, : found.total])
     seen = coordinates.embed(eye[found.total :, found.total :])
     both = torch.cat([seen, flat], 1)
     assert_same(both.mT @ both, eye, 2e-14)
-    assert_same(coordinates.project(both), eye[: coordinates.seen], 2e-14)
+    assert_same(coordinates.project(both), eye[: coordinates.size], 2e-14)
     norm = torch.linalg.matrix_norm(matrix, 2)
     assert torch.linalg.matrix_norm(matrix @ flat, 2) <= 1e-13 * norm if found.total else True
 
@@ -112,7 +112,7 @@ def test_no_eigenvalue_is_lost(seed, widths, samples, bias, unit, act, special):
         x[:, 2] = 0
     made = Problem(model, x, y, nn.MSELoss())
     matrix, H = dense(made), hs.hessian(model, (x, y), nn.MSELoss())
-    coordinates = Coordinates(HessianRange(H))
+    coordinates = HessianRange(H).coordinates()
     assert hs.flat_directions(model, (x, y), nn.MSELoss()).total == coordinates.flat
     flat = coordinates.embed_flat(torch.eye(coordinates.flat, dtype=torch.float64))
     norm = torch.linalg.matrix_norm(matrix, 2)
@@ -181,7 +181,7 @@ def test_batches_closures_and_choices_of_parameters(seeded):
     alone = hs.flat_directions(model, (x, y), nn.MSELoss(), params=["2.weight", "4"])
     assert alone.layers[0] == ("2", 120, 4, 0, 80)
     H = hs.hessian(model, (x, y), nn.MSELoss(), params=["2.weight", "4"])
-    coordinates = Coordinates(HessianRange(H))
+    coordinates = HessianRange(H).coordinates()
     flat = coordinates.embed_flat(torch.eye(coordinates.flat, dtype=torch.float64))
     assert (H @ flat).norm() <= 1e-13 * torch.linalg.matrix_norm(H.dense(), 2)
 

@@ -33,7 +33,7 @@ from hessence.models.rounding import DRAWS, FACTOR
 from hessence.spectra.frames import GrowingSpan, TwoSided
 from hessence.spectra.reduced import Reduced
 from hessence.spectra.spectrum import Spectrum
-from hessence.spectra.subspaces import Columns, Subspaces
+from hessence.spectra.subspaces import Columns, Range, Subspaces
 
 COLUMNS = 4096
 """The fewest columns that are added to a span at once."""
@@ -183,6 +183,32 @@ class HessianRange:
         """The chosen parameters that the loss does not depend on."""
         return [i for i in self.chosen if i not in self._used]
 
+    def coordinates(self) -> Range:
+        """Return coordinates of what the Hessian sees, and of what is flat.
+
+        In bases that begin with the spans of inputs and gradients, only the first r_h columns and
+        the first r_δ rows of every matrix are seen.
+        """
+        parameters = self._copy.parameters.restricted(self.chosen)
+        reference = parameters.leaves[0].detach()
+        each = [_Turned(m, self.chosen, reference) for m in self.valid if m.flat]
+        mask = [
+            torch.full(shape, leaf not in self.unused)
+            for leaf, shape in zip(self.chosen, parameters.shapes, strict=True)
+        ]
+        for turned in each:
+            turned.put(mask, turned.seen()[None])
+
+        def turn(vectors: Tensor) -> Tensor:
+            if not each:
+                return vectors
+            parts = list(parameters.split(vectors.mT))
+            for turned in each:
+                turned.put(parts, turned(turned.get(parts)))
+            return parameters.join(parts).mT
+
+        return Range(turn, parameters.join(mask).numpy(), reference)
+
     def _read(self, chunk: Any) -> None:
         """Differentiate the loss of a chunk once, and add its layers' inputs and gradients."""
         with torch.inference_mode(mode=False), torch.enable_grad():
@@ -214,54 +240,6 @@ class HessianRange:
                 matrix.add(call, gradient)
             else:
                 self._other |= own
-
-
-class Coordinates:
-    """Coordinates of what the Hessian sees, and of what is flat.
-
-    In bases that begin with the spans of inputs and gradients, only the first r_h columns and the
-    first r_δ rows of every matrix are seen.
-    """
-
-    def __init__(self, found: HessianRange) -> None:
-        self._parameters = found._copy.parameters.restricted(found.chosen)
-        reference = self._parameters.leaves[0].detach()
-        self._turned = [_Turned(m, found.chosen, reference) for m in found.valid if m.flat]
-        mask = [
-            torch.full(shape, leaf not in found.unused)
-            for leaf, shape in zip(found.chosen, self._parameters.shapes, strict=True)
-        ]
-        for turned in self._turned:
-            turned.put(mask, turned.seen()[None])
-        self._mask = self._parameters.join(mask).to(reference.device)
-        self.seen = int(self._mask.sum())
-        self.flat = len(self._mask) - self.seen
-
-    def embed(self, coordinates: Tensor) -> Tensor:
-        """Return coordinates (R, n) on the range as vectors (p, n)."""
-        return self._embed(coordinates, self._mask)
-
-    def embed_flat(self, coordinates: Tensor) -> Tensor:
-        """Return coordinates in the flat directions as vectors (p, n)."""
-        return self._embed(coordinates, ~self._mask)
-
-    def project(self, vectors: Tensor) -> Tensor:
-        """Return the coordinates (R, n) of vectors (p, n)."""
-        return self._turn(vectors)[self._mask]
-
-    def _embed(self, coordinates: Tensor, own: Tensor) -> Tensor:
-        vectors = coordinates.new_zeros(len(own), coordinates.shape[1])
-        vectors[own] = coordinates
-        return self._turn(vectors)
-
-    def _turn(self, vectors: Tensor) -> Tensor:
-        """Change between the two bases, by reflectors that are their own inverse."""
-        if not self._turned:
-            return vectors
-        parts = list(self._parameters.split(vectors.mT))
-        for turned in self._turned:
-            turned.put(parts, turned(turned.get(parts)))
-        return self._parameters.join(parts).mT
 
 
 class _Turned:
@@ -323,12 +301,9 @@ def on_range(H: Any, most: int) -> Reduced:
     NoRange
         If the range has more than `most` dimensions.
     """
-    coordinates = Coordinates(HessianRange(H, most))
-    flat = Subspaces(
-        ("flat",), lambda _: Columns(coordinates.embed_flat), coordinates.flat,
-        values=H.reference.new_zeros(1),
-    )  # fmt: skip
-    found = Reduced(H, coordinates.seen, coordinates.embed, coordinates.project, (flat,), "range")
+    own = HessianRange(H, most).coordinates()
+    _, flat = own.families()
+    found = Reduced(H, own.size, own.embed, own.project, (flat,), "range")
     return replace(found, known=(flat.of(H, _neglected(found)),))
 
 

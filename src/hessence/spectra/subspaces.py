@@ -33,7 +33,17 @@ import array_api_compat as api
 import numpy as np
 
 from hessence._common.arguments import generator
-from hessence._common.arrays import Array, Numbers, epsilon, like, to_numpy, transpose
+from hessence._common.arrays import (
+    Array,
+    Numbers,
+    epsilon,
+    integers,
+    like,
+    stack_rows,
+    to_numpy,
+    transpose,
+    zero_rows,
+)
 from hessence.spectra.small_eigen import eigensystem, eigenvalues
 
 CHUNK = 2**24
@@ -252,6 +262,59 @@ class Subspaces:
         reference = self.operator.reference
         xp = api.array_namespace(reference)
         return xp.eye(rows, columns, dtype=reference.dtype, device=api.device(reference))
+
+
+class Range:
+    """The range of an operator, and what is flat, by coordinates that each belong to one of them.
+
+    Parameters
+    ----------
+    turn : callable
+        Changes vectors (p, n) to these coordinates and back: it is its own inverse.
+    seen : array of bool (p,)
+        Which coordinates belong to the range.
+    reference : array
+        Some array of the operator's kind.
+
+    Attributes
+    ----------
+    size, flat : int
+        How many there are in the range, and outside.
+    """
+
+    def __init__(self, turn: Callable[[Array], Array], seen: Numbers, reference: Array) -> None:
+        self._turn, self._reference = turn, reference
+        chosen, others = np.flatnonzero(seen), np.flatnonzero(~seen)
+        self.size, self.flat = len(chosen), len(others)
+        places = np.empty(len(seen), dtype=np.int64)
+        places[chosen] = np.arange(self.size)
+        places[others] = np.arange(self.size, len(seen))
+        self._chosen, self._places = integers(chosen, reference), integers(places, reference)
+
+    def embed(self, coordinates: Array) -> Array:
+        """Return coordinates (size, n) on the range as vectors (p, n)."""
+        return self._embed(stack_rows(coordinates, zero_rows(self.flat, coordinates)))
+
+    def embed_flat(self, coordinates: Array) -> Array:
+        """Return coordinates (flat, n) outside as vectors (p, n)."""
+        return self._embed(stack_rows(zero_rows(self.size, coordinates), coordinates))
+
+    def project(self, vectors: Array) -> Array:
+        """Return the coordinates (size, n) of vectors (p, n) on the range."""
+        return api.array_namespace(vectors).take(self._turn(vectors), self._chosen, axis=0)
+
+    def families(self) -> list[Subspaces]:
+        """Return the range, one dense block, and the flat rest."""
+        xp, device = api.array_namespace(self._reference), api.device(self._reference)
+        zero = xp.zeros((1,), dtype=self._reference.dtype, device=device)
+        seen, flat = Columns(self.embed, self.project), Columns(self.embed_flat)
+        return [
+            Subspaces(("range",) * self.size, lambda _: seen),
+            Subspaces(("flat",), lambda _: flat, self.flat, values=zero),
+        ]
+
+    def _embed(self, ordered: Array) -> Array:
+        return self._turn(api.array_namespace(ordered).take(ordered, self._places, axis=0))
 
 
 @dataclass(frozen=True)

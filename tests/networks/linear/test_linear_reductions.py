@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hessence as hs
-from hessence.networks.linear.range_reduction import RangeReduction, range_size
+from hessence.networks.linear.range_reduction import range_of, range_size
 from tests.networks.linear.cases import DIMS, operator, random_case
 
 
@@ -52,7 +52,7 @@ def test_range_reduction_beats_the_parameter_count(dims, size):
 def test_size_of_the_range_is_known_without_its_bases(dims, seed, zero):
     H = operator(random_case(dims, seed, zero=zero))
     around = H.chain.before, H.chain.after
-    assert range_size(*around) == RangeReduction(H.chain, *around).size
+    assert range_size(*around) == range_of(H.chain, *around).size
 
 
 def test_closed_forms_have_no_size_limit():

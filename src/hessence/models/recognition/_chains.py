@@ -27,7 +27,7 @@ from hessence.models.recognition._derivatives import LossDerivatives
 from hessence.networks.linear.deep_linear import DeepLinear
 from hessence.networks.linear.hessian import LinearHessian, twin_of
 from hessence.networks.linear.network import LinearNetwork
-from hessence.networks.linear.range_reduction import RangeReduction, range_size
+from hessence.networks.linear.range_reduction import range_of, range_size
 from hessence.networks.linear.residual_linear import ResidualLinear
 from hessence.networks.linear.two_layer_linear import TwoLayerLinear
 from hessence.networks.scalar.cells import CellProducts, Cells
@@ -168,7 +168,7 @@ def affine_chain(candidate: Candidate) -> Spectrum:
     for mask, block in zip(masks, blocks, strict=True):
         mask[block] = True
     factors = tuple(matrix[block] for matrix, block in zip(raised, blocks, strict=True))
-    families = RangeReduction(replace(hessian.chain, factors=factors), before, after).families()
+    families = range_of(replace(hessian.chain, factors=factors), before, after).families()
     own = hessian.restrict(torch.cat([mask.flatten() for mask in masks]))
     return _placed(Spectrum(families, "range reduction", operator=own), factor, candidate)
 

@@ -28,7 +28,7 @@ from hessence.networks.linear._modes import find_modes
 from hessence.networks.linear._pairs import Pairs
 from hessence.networks.linear._products import LinearProducts
 from hessence.networks.linear._top import top_of_batch, top_of_twin
-from hessence.networks.linear.range_reduction import RangeReduction, range_size
+from hessence.networks.linear.range_reduction import range_of, range_size
 from hessence.networks.scalar.nearly_orthonormal import NearlyOrthonormal, nearly_orthonormal
 from hessence.networks.scalar.vector_hessian import VectorHessian
 from hessence.networks.twin import TwinSubspaces
@@ -103,7 +103,7 @@ class LinearHessian(LinearProducts):
                 return spectrum
         if too_large is not None:
             raise too_large
-        reduced = RangeReduction(self.chain, self.chain.before, self.chain.after)
+        reduced = range_of(self.chain, self.chain.before, self.chain.after)
         if reduced.size <= LARGEST_BLOCK:
             return Spectrum(reduced.families(), "range reduction", operator=self)
         raise ValueError(
