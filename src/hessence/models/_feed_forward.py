@@ -205,7 +205,7 @@ class FeedForwardGraph(Graph):
         for index in reversed(range(len(self._layers))):
             layer, motion = self._layers[index], moved[index]
             if layer.first is not None:
-                pulled = pulled * layer.first
+                pulled = pulled.mul_(layer.first)
             if layer.second is not None and motion is not None:
                 pulled = pulled.addcmul_(layer.second, motion)
             entered = incoming[index]
@@ -239,6 +239,10 @@ class _Layer:
     def push(self, moving: Tensor | None, given: dict[int | None, Tensor]) -> Tensor | None:
         """Return ż for the motion ȧ of what comes in, and of the layer's own parameters."""
         shift, turn = given.get(self.bias_place), given.get(self.weight_place)
+        if turn is not None and turn.ndim == 2:
+            # A single product adds the bias as it multiplies, without another pass.
+            out = nn.functional.linear(self.signal, turn, shift)
+            return out if moving is None else out.addmm_(moving, self.weight.T)
         if turn is not None:
             out = self.signal @ turn.mT
             out = out if moving is None else _add_product(out, moving, self.weight.T)
