@@ -231,3 +231,47 @@ def test_linear_networks_at_a_perfect_fit(dims):
         cost,
         torch.tensor(np.asarray(net.parameters())),
     )
+
+
+@pytest.mark.parametrize("part", ["hessian", "ggn", "functional"])
+@pytest.mark.parametrize("seen", [0.0, 1.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_inputs_that_are_always_zero(kind, seen, part):
+    """Nothing depends on what reads them: its derivatives are 0, as those of the dense matrix."""
+    generator = torch.Generator().manual_seed(3)
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    rows = {"DecoupledInputs": (2, 3), "DecoupledOutputs": (2, 3)}.get(kind, (3,))
+    weights = {name: draw(*rows).requires_grad_() for name in KINDS[kind].order}
+    x, y = seen * draw(5), draw(5)
+    if kind == "DecoupledInputs":
+        x = torch.stack([x, 0 * x], dim=1)
+    if kind == "DecoupledOutputs":
+        y = draw(5, 2)
+    H = getattr(hs, kind)(**weights).hessian(x, y)
+    H = H if part == "hessian" else getattr(H, part)
+    values, squares = H.spectrum().eigenvalues, (H.dense() ** 2).sum()
+    tensors = list(weights.values())
+    found = torch.autograd.grad(
+        (values**2).sum(), tensors, retain_graph=True, materialize_grads=True
+    )
+    exact = torch.autograd.grad(squares, tensors, retain_graph=True, materialize_grads=True)
+    torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-12)
+    for value in values:
+        given = torch.autograd.grad(value, tensors, retain_graph=True, materialize_grads=True)
+        assert all(bool(torch.isfinite(each).all()) for each in given)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logistic_loss_of_predictions_that_are_zero(kind):
+    """At w = 0, where training may start, and of samples at zero."""
+    case = typical(kind, "logistic", m=2)
+    last = next(name for name in ("w", "W") if name in case.weights)
+    rows = slice(None) if case.weights[last].ndim == 1 else 0
+    case.weights[last][rows] = 0.0
+    H = case.net.hessian(case.x, case.y, "logistic")
+    assert (np.asarray(case.net(case.x)) == 0).any() or case.weights[last].ndim == 2
+    indices = simple(np.linalg.eigvalsh(H.dense())[::-1])
+    assert_gradients(case, only=indices[:1] or [0])

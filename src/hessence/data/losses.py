@@ -203,7 +203,8 @@ def _sum_of_others(values: Array) -> Array:
 def sigmoid(t: Array) -> Array:
     """Return 1/(1 + exp(−t)) to full relative accuracy, without overflow."""
     xp = api.array_namespace(t)
-    decay = xp.exp(-xp.abs(t))
+    # Not through the absolute value, which has no derivative at 0.
+    decay = xp.exp(xp.where(t < 0, t, -t))
     return xp.where(t < 0, decay, xp.ones_like(t)) / (1 + decay)
 
 

@@ -81,7 +81,7 @@ def outlier_pair(
     centre = 2 * (gradient + coupled)
     scale = nonzero(xp.maximum(xp.abs(centre), xp.abs(trace)))
     spread = (loss_hessian * numbers.plus / scale) * (loss_hessian * numbers.minus / scale)
-    radius = scale * xp.sqrt((centre / scale) ** 2 + spread)
+    radius = scale * root((centre / scale) ** 2 + spread)
     outer = xp.where(trace < 0, trace - radius, trace + radius) / 2
     # Both factors of the product are at most |outer|, so the quotient neither over- nor underflows.
     far = gradient + 2 * coupled if far_gradient is None else far_gradient
