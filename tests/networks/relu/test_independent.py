@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
+
 import array_api_strict
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hessence as hs
+from tests import bounded, extended
 from tests.linear_oracle import assert_same_spectrum
 from tests.networks.relu.relu_oracle import typical
 
 
 def cut(case, layer=1):
     """Return H without the blocks between different cells of a layer, and other weights."""
-    net = case.net()
+    owners = owners_of(case.net(), case.x, layer)
+    return np.where(owners[:, None] == owners, case.hessian, 0)
+
+
+def owners_of(net, x, layer):
+    """Return the cell of a layer that owns each parameter, −1 for all other parameters."""
     owner = np.full(net.dims[layer], -1)
-    for c, units in enumerate(net.cells(case.x)[layer - 1]):
+    for c, units in enumerate(net.cells(x)[layer - 1]):
         owner[list(units)] = c
     owners = []
     for name, weight in net._weights.items():
@@ -28,8 +36,7 @@ def cut(case, layer=1):
         elif name == f"W{layer + 1}":
             own[:] = owner
         owners.append(own.ravel())
-    owners = np.concatenate(owners)
-    return np.where(owners[:, None] == owners, case.hessian, 0)
+    return np.concatenate(owners)
 
 
 def compare(case, layer=1):
@@ -62,6 +69,29 @@ def test_every_layer_of_deeper_networks(shape, slope, n, seed):
     case = typical(*shape, slope, n=n, seed=seed)
     for layer in range(1, len(shape[0]) - 1):
         compare(case, layer)
+
+
+@example(190)
+@given(st.integers(0, 2**32))
+def test_errors_and_bounds_hold_in_odd_units(seed):
+    """Against extended precision, where the rounding of all of H may be more than that of H′."""
+    _, net, x, y, loss, f = bounded.draw(np.random.default_rng(seed), "ReLU")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hs.KinkWarning)
+        whole = bounded.dense(net, x, y, loss, f)
+        for layer in range(1, len(net.dims) - 1):
+            cells, owners = net.independent_cells(x, y, loss, layer), owners_of(net, x, layer)
+            same = owners[:, None] == owners
+            inside, outside = (
+                extended.eigenvalues(np.where(kept, whole, 0)) for kept in (same, ~same)
+            )
+            floor = 16 * len(whole) * extended.SPACING * np.abs(whole).max() + 1e-280
+            gaps = np.abs(cells.spectrum.eigenvalues - inside)
+            assert (gaps <= cells.spectrum.errors + floor).all()
+            assert np.abs(outside).max() <= cells.distance + floor
+            values = extended.eigenvalues(whole)
+            assert (cells.lower <= values + floor).all()
+            assert (values <= cells.upper + floor).all()
 
 
 def test_one_input_has_independent_cells():

@@ -32,7 +32,7 @@ class IndependentCells:
         ``twin/cell c`` where H has ``twin``; for the other weights, ``twin/output`` (the biases of
         the outputs) with one hidden layer, and ``twin/other layers`` with more.
     distance : array
-        The spectral norm ‖H − H′‖, rounding included.
+        A bound for the spectral norm ‖H − H′‖: as computed, with all that rounding may hide.
 
     Examples
     --------
@@ -52,13 +52,13 @@ class IndependentCells:
 
     @property
     def lower(self) -> Array:
-        """A lower bound for each eigenvalue of H, descending: Weyl's inequality."""
-        return self.spectrum.eigenvalues - self.distance
+        """A lower bound for each eigenvalue of H: Weyl's inequality, less ``spectrum.errors``."""
+        return self.spectrum.eigenvalues - self.spectrum.errors - self.distance
 
     @property
     def upper(self) -> Array:
-        """An upper bound for each eigenvalue of H, descending."""
-        return self.spectrum.eigenvalues + self.distance
+        """An upper bound for each eigenvalue of H."""
+        return self.spectrum.eigenvalues + self.spectrum.errors + self.distance
 
     def __repr__(self) -> str:
         share = float(self.distance) / (float(self.spectrum.norm) or 1.0)
@@ -82,7 +82,8 @@ def independent_cells(H: ReLUHessian, layer: int) -> IndependentCells:
     same = xp.asarray(owners[:, None] == owners, device=api.device(H.x))
     cut = xp.where(same, xp.zeros_like(block), block)
     distance = xp.max(xp.abs(eigenvalues(cut))) if reduction.size else 0 * xp.sum(H.gradient)
-    rounding = (100 + reduction.size) * epsilon(block) * xp.sqrt(xp.sum(block * block))
+    # Blocks of H′ and the rest are turned and rounded with all of H, which may be larger than both.
+    turned = (100 + reduction.size) * epsilon(block) * float(xp.sqrt(xp.sum(block * block)))
     _, *outside = reduction.families()
     others = "output" if H.depth == 2 else "other layers"
 
@@ -99,5 +100,5 @@ def independent_cells(H: ReLUHessian, layer: int) -> IndependentCells:
         return Subspaces((label,) * len(own), lambda _: Columns(embed), matrix=matrix)
 
     families = [inside(int(cell)) for cell in np.unique(owners)]
-    spectrum = Spectrum([*families, *outside], "independent cells")
-    return IndependentCells(spectrum, distance + rounding)
+    spectrum = Spectrum([*families, *outside], "independent cells", operator=H, defect=turned)
+    return IndependentCells(spectrum, distance + turned + float(H.rounded))
