@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import array_api_compat as api
+import numpy as np
 
 from hessence._common.arrays import (
     Array,
@@ -11,8 +14,10 @@ from hessence._common.arrays import (
     dtype_name,
     identity,
     is_finite,
+    like,
     nonzero,
     requires_gradient,
+    to_double,
 )
 from hessence.spectra.frames import Frame
 
@@ -43,7 +48,7 @@ def eigenvalues(matrix: Array) -> Array:
             return _eigensystem3(matrix)[0]
         case _:
             require_no_overflow(matrix)
-            return xp.flip(xp.linalg.eigvalsh(matrix), axis=-1)
+            return xp.flip(_solved("eigvalsh", matrix), axis=-1)
 
 
 def eigensystem(matrix: Array) -> tuple[Array, Array]:
@@ -68,8 +73,23 @@ def eigensystem(matrix: Array) -> tuple[Array, Array]:
             return _eigensystem3(matrix)
         case _:
             require_no_overflow(matrix)
-            values, vectors = xp.linalg.eigh(matrix)
+            values, vectors = _solved("eigh", matrix)
             return xp.flip(values, axis=-1), xp.flip(vectors, axis=-1)
+
+
+def _solved(name: str, matrix: Array) -> Any:
+    """Call a solver of the array library; where it gives up, NumPy's in double precision.
+
+    PyTorch's may, for entries of very different sizes in single precision.
+    """
+    xp = api.array_namespace(matrix)
+    try:
+        return getattr(xp.linalg, name)(matrix)
+    except (RuntimeError, np.linalg.LinAlgError):
+        if requires_gradient(matrix):
+            raise
+        found = getattr(np.linalg, name)(to_double(matrix))
+        return like(found, matrix) if name == "eigvalsh" else [like(part, matrix) for part in found]
 
 
 def require_no_overflow(hessian: Array) -> None:
