@@ -1,5 +1,6 @@
 """Errors count what rounding does inside of a model, against derivatives in extended precision."""
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import hessence as hs
-from hessence.models.recognition.recognise import recognise
+from hessence.models.recognition.recognise import _defect, recognise
 from hessence.spectra.estimating import estimate
 from tests import extended as ex
 from tests.linear_exact import Families, exact_parts
@@ -191,3 +192,49 @@ def test_errors_of_chains_hold_for_losses_that_pytorch_differentiates(family, lo
     # The oracle's eigenvalues are rounded, too.
     gaps = np.abs(found.eigenvalues.numpy() - values) - len(values) * 2.3e-16 * np.abs(values).max()
     assert (gaps <= found.errors.numpy()).all(), (found.method, gaps.max())
+
+
+@pytest.mark.parametrize("bias", [-3.0, -5.0, -8.0, -12.0])
+def test_the_tail_of_gelu_is_seen(bias):
+    """PyTorch's GELU adds 1 to an error function close to −1: there its digits are gone."""
+    model = nn.Sequential(nn.Linear(1, 1), nn.GELU(), nn.Linear(1, 1, bias=False)).double()
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), (0.7, bias, 1.3), strict=True):
+            parameter.fill_(value)
+    x, y = torch.tensor([[0.5]]).double(), torch.tensor([[-1.0]]).double()
+
+    def cost(weight, shift, last):
+        z = weight / 2 + shift
+        return (last * z * (1 + mpmath.erf(z / mpmath.sqrt(2))) / 2 + 1) ** 2 / 2
+
+    with mpmath.workdps(60):
+        at = [mpmath.mpf(p.item()) for p in model.parameters()]
+        orders = [tuple((i == k) + (j == k) for k in range(3)) for i in range(3) for j in range(3)]
+        exact = mpmath.matrix(3, 3)
+        for place, order in enumerate(orders):
+            exact[place // 3, place % 3] = mpmath.diff(cost, at, order)
+        values = np.asarray(sorted(mpmath.eigsy(exact, eigvals_only=True))[::-1], dtype=float)
+    for found in (hs.spectrum(model, (x, y)), hs.hessian(model, (x, y)).spectrum(None)):
+        assert_within(found, values)
+
+
+def test_rounding_of_small_numbers_in_single_precision_is_seen():
+    """Squares of the entries are zero in single precision."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+    data = torch.randn(20, 3), torch.randn(20, 2)
+    sizes = []
+    for scale in (1.0, 2.0**-40, 2.0**-80):
+        H = hs.hessian(model, data, lambda f, y, scale=scale: scale * ((f - y) ** 2).mean())
+        sizes.append(H.rounding() / scale)
+    assert sizes[1:] == pytest.approx(sizes[:1] * 2, rel=0.5)
+
+
+def test_a_wrong_spectrum_of_small_numbers_in_single_precision_is_seen():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 9), nn.Linear(9, 2))
+    data = torch.randn(20, 3), torch.randn(20, 2)
+    H = hs.hessian(model, data, lambda f, y: 2.0**-80 * ((f - y) ** 2).mean())
+    right = recognise(H).spectrum
+    assert _defect(H, right) < 1e-4
+    assert _defect(H, right.mapped(lambda vectors: vectors, 2.0)) > 0.1

@@ -26,6 +26,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hessence.models._parameters import length
+
 STEPS = 8
 """How many step sizes are taken at first, at most, each a quarter of the one before. Small ones are
 needed where large ones cross the kinks of a ReLU."""
@@ -64,10 +66,10 @@ class Differences:
         for i in range(STEPS):
             there = self._take()
             # Rounding may leave two of them alike by chance.
-            noise = self._eps * float(there.norm()) / self._step(i)
+            noise = self._eps * float(length(there)) / self._step(i)
             gap = self._gap(i, i - 1) if i else math.inf
             self._errors.append(gap + noise)
-            if self._errors[-1] <= CLOSE * float(self._quotients[-1].norm()):
+            if self._errors[-1] <= CLOSE * float(length(self._quotients[-1])):
                 break
 
     def refine(self, rounding: Callable[[Tensor], float]) -> None:
@@ -81,7 +83,7 @@ class Differences:
                 self._take()
             step = self._step(i)
             noise.append(max(rounding(step * self._v), rounding(-step * self._v)) / step)
-            size = float(self._quotients[i].norm())
+            size = float(length(self._quotients[i]))
             change = self._gap(i, i - 1) - noise[i] - noise[i - 1] if i else math.inf
             if i >= len(self._errors) - 1 and change <= CLOSE * size:
                 break
@@ -107,10 +109,10 @@ class Differences:
         # Central differences are off by the square of the step: a sixteenth for a quarter.
         fine, coarse = self._quotients[best], self._quotients[best - 1]
         extrapolated = fine + (fine - coarse) / 15
-        scale = max(float(image.norm()), float(extrapolated.norm()))
+        scale = max(float(length(image)), float(length(extrapolated)))
         if scale == 0:
             return 0.0, 0.0
-        return float((extrapolated - image).norm()) / scale, (errors[best] + rounding) / scale
+        return float(length(extrapolated - image)) / scale, (errors[best] + rounding) / scale
 
     def _step(self, i: int) -> float:
         return self._largest * math.ldexp(1.0, -2 * i)
@@ -123,5 +125,5 @@ class Differences:
         return there
 
     def _gap(self, i: int, j: int) -> float:
-        gap = float((self._quotients[i] - self._quotients[j]).norm())
+        gap = float(length(self._quotients[i] - self._quotients[j]))
         return gap if math.isfinite(gap) else math.inf

@@ -23,6 +23,7 @@ from hessence.models._gram import CHUNK_BYTES, Rows
 from hessence.models._jacobian import Jacobian
 from hessence.models._layer_factors import MisfitError
 from hessence.models._loss_hessian import LossHessian, sample_blocks
+from hessence.models._parameters import length
 from hessence.models._products import GgnGraph
 from hessence.models.criterion import PairCriterion
 from hessence.models.data import parallel
@@ -352,12 +353,12 @@ class Dual:
         larger, values = self._vectors[:, :member], self._values[:member, None]
         z = self._pull(self._vectors[:, member : member + 1])
         for _ in range(PASSES if member else 0):
-            z /= z.norm()
+            z /= length(z)
             along = larger.mT @ self._push(z)
             z -= self._pull(larger @ (along / values))
             if float((along / values.sqrt()).abs().max()) <= 16 * torch.finfo(z.dtype).eps:
                 break
-        return z / z.norm()
+        return z / length(z)
 
     @cached_property
     def _complement(self) -> Complement:
@@ -371,7 +372,7 @@ class Dual:
             )
         # By the same products as eigenvectors one by one, which round alike.
         pulled = self._pull(self._vectors)
-        return Complement(torch.linalg.qr(pulled / pulled.norm(dim=0))[0])
+        return Complement(torch.linalg.qr(pulled / length(pulled, 0).to(pulled))[0])
 
 
 def _lean(G: Any) -> Any:
@@ -387,7 +388,7 @@ def _require_small(
     what: str, difference: Tensor, of: Tensor, rounding: float | Tensor = 0.0
 ) -> None:
     """Refuse a difference that is large beside a product and beside rounding on the way to it."""
-    gap, scale = float(difference.norm()), float(of.norm())
+    gap, scale = float(length(difference)), float(length(of))
     if not gap <= AGREEMENT[of.dtype] * scale + ROUNDING * float(rounding):
         raise NoDual(f"{what} by {gap / (scale or 1.0):.1e}, relative.")
 

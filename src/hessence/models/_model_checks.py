@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hessence._common.arguments import Seed
 from hessence.models._differences import Differences
-from hessence.models._parameters import Parameters
+from hessence.models._parameters import Parameters, length
 from hessence.models._problem import Problem
 from hessence.models._products import Graph
 from hessence.models.batch_parts import can_join, first_length, joined, some_rows, widened
@@ -74,12 +74,12 @@ class BatchCheck:
         problem, leaves = self._problem, self._parameters.leaves
         u, v = unit_vectors(leaves[0].new_zeros(self._parameters.size).detach(), rng)
         image_u, image_v = self._multiply(self._graph, u), self._multiply(self._graph, v)
-        norm = float(image_u.norm() + image_v.norm())
+        norm = float(length(image_u) + length(image_v))
         symmetry = abs(float(u @ image_v) - float(v @ image_u)) / norm if norm else 0.0
         rounding = 0.0
         if not is_symmetric(symmetry, u.dtype):
             rounding = (self._rounding(u) + self._rounding(v)) / norm
-        size = float(torch.stack([leaf.detach().norm() for leaf in leaves]).norm())
+        size = float(length(torch.stack([length(leaf.detach()) for leaf in leaves])))
         difference = uncertainty = None
         if self._movable:
             difference, uncertainty = self._compare(v, image_v, size)

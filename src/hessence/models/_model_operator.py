@@ -20,6 +20,7 @@ from hessence._common.messages import warn
 from hessence.models._exact_kernels import outside_inference
 from hessence.models._model_checks import BatchCheck, misfit
 from hessence.models._model_copy import ModelCopy
+from hessence.models._parameters import length
 from hessence.models._problem import Problem
 from hessence.models._products import Graphs
 from hessence.models.batch_parts import tensors_in
@@ -240,7 +241,7 @@ class ModelOperator(Operator):
             )
             sum_tensor(moved)
             assert self._graphs.count is not None
-            gap = float(moved.div_(self._divisor(self._graphs.count)).sub_(image).norm())
+            gap = float(length(moved.div_(self._divisor(self._graphs.count)).sub_(image)))
             del image, moved
             worst = max(worst, gap if math.isfinite(gap) else math.inf)
         return FACTOR * worst

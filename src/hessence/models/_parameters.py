@@ -223,6 +223,11 @@ def _require_one_kind(tensors: Sequence[Tensor], names: Sequence[str]) -> None:
         raise ValueError("params must hold at least one number.")
 
 
+def length(vectors: Tensor, dim: int | None = None) -> Tensor:
+    """Return norms in double precision: in single, squares of small numbers are zero."""
+    return vectors.norm(dim=dim, dtype=torch.float64)
+
+
 def irregular(like: Tensor) -> Tensor:
     """Return numbers between −1 and 1, shaped like others, of which no two are the same."""
     count = torch.arange(1, like.numel() + 1, device=like.device)

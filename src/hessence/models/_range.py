@@ -28,6 +28,7 @@ from torch import Tensor
 from hessence._common.device import budget
 from hessence.models._layer_calls import Call, used_otherwise, watched
 from hessence.models._layer_factors import made, taken
+from hessence.models._parameters import length
 from hessence.models.data import parallel
 from hessence.models.rounding import DRAWS, FACTOR
 from hessence.spectra.frames import GrowingSpan, TwoSided
@@ -337,7 +338,7 @@ def _neglected(found: Reduced) -> float:
     vectors = [found.embed(seen), flat.isometry(0)(unseen.new_ones(1), unseen)]
     inside, outside = (found.whole @ torch.cat(vectors, 1)).split(DRAWS, dim=1)
     leaving = inside - found.embed(found.project(inside))
-    *gaps, scale = (float(part.norm(dim=0).max()) for part in (leaving, outside, inside))
+    *gaps, scale = (float(length(part, 0).max()) for part in (leaving, outside, inside))
     # A random vector of n entries has a length of about √n.
     lengths = np.sqrt(np.maximum(counts, 1))
     worst = (gaps / lengths).max() * lengths[0] / (scale or 1.0)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hessence.models._parameters import length
 from hessence.models.model_matrices import ModelHessian
 from hessence.models.recognition._candidate import Candidate, NotRecognised, Reason, Recognition
 from hessence.models.recognition._cells import TWIN, by_cells
@@ -71,8 +72,8 @@ def _defect(H: ModelHessian, found: Spectrum) -> float:
     random = tuple(sum(part) for part in zip(*drawn, strict=True))
     vectors, expected = zip(random, *((z, value * z) for z, value in ends), strict=True)
     images = H @ torch.cat(vectors, dim=1)
-    gaps = (images - torch.cat(expected, dim=1)).norm(dim=0)
-    scales = torch.cat([images[:, :1].norm(dim=0), found.values.abs().max().expand(2)])
+    gaps = length(images - torch.cat(expected, dim=1), 0)
+    scales = torch.cat([length(images[:, :1], 0), found.values.abs().max().expand(2)])
     return float((gaps / torch.where(scales > 0, scales, 1.0)).max())
 
 
@@ -88,7 +89,7 @@ def _part_defect(H: ModelHessian, rest: Reduced) -> float:
     inside = torch.as_tensor(rng.normal(size=(rest.order, 1))).to(vector)
     images = H @ torch.cat([vector, other, rest.embed(inside)], dim=1)
     gaps = images[:, ::2] - torch.cat([expected, rest.embed(rest.times(inside))], dim=1)
-    return float(gaps.norm(dim=0).max()) / (float(images[:, 1].norm()) or 1.0)
+    return float(length(gaps, 0).max()) / (float(length(images[:, 1])) or 1.0)
 
 
 def recognise(H: ModelHessian) -> Recognition:
