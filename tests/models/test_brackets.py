@@ -200,6 +200,19 @@ def test_any_eigenvalue_is_found_with_biases_of_the_outputs(kind):
         assert high - low < 1e-11 * values[0]
 
 
+def test_samples_on_which_the_loss_is_straight_hide_no_eigenvalue():
+    # All units are off for the first sample, and the other is far from its target.
+    model = build("relu", 4, 3, 1, bias=False)
+    with torch.no_grad():
+        model[0].weight.abs_()
+        model[2].weight *= 1e9
+    x, y = 1e3 * torch.tensor([[-1.0], [1.0]]).double().expand(2, 4), torch.zeros(2, 1).double()
+    values = np.linalg.eigvalsh(dense(model, (x, y), nn.HuberLoss())[0])
+    found = hs.brackets(model, (x, y), nn.HuberLoss())
+    clear = np.abs(values) > 1e-9 * values[-1]
+    assert found.inertia() == ((values[clear] > 0).sum(), (values[clear] < 0).sum(), (~clear).sum())
+
+
 def test_the_last_two_layers_of_any_model_have_brackets():
     torch.manual_seed(0)
     model = nn.Sequential(

@@ -257,7 +257,8 @@ class Sums:
         self._near_trace = [0.0, 0.0]
         self._calls, self._longest = 0, 0
         self._waiting: list[tuple[Numbers, Numbers]] = []
-        self._weight, self._dsyrk = float(part.weight.max()), dsyrk
+        # By pairs of output and sample: what a sample's S lets through, and no more.
+        self._weights, self._dsyrk = np.tile(part.weight, part.root.shape[1]), dsyrk
         self.border: tuple[Numbers, Numbers] | None = None
         """Columns B beside C, of unit length, and the numbers in their corner at both ends."""
 
@@ -282,7 +283,8 @@ class Sums:
             # An eigenvalue of F exactly at an end has no inverse: it is taken to be next to it.
             there = np.where(gaps + shift == 0, np.spacing(spread), gaps + shift)
             weighted = rows * np.sqrt(scales / np.abs(there))[:, None]
-            self._near_trace[end] += self._weight * float(np.vdot(weighted, weighted))
+            squares = np.einsum("ij,ij->j", weighted, weighted)
+            self._near_trace[end] += float(squares @ self._weights)
             for sign in (1.0, -1.0):
                 chosen = sign * there > 0
                 if chosen.any():
@@ -313,7 +315,7 @@ class Sums:
             turned = accumulated(4 * len(columns.T) + ULPS) * len(columns.T) / THIN
         eigenvalues = np.linalg.eigvalsh(whole)
         norm = max(abs(eigenvalues[0]), abs(eigenvalues[-1]))
-        trace = self._weight * float(np.trace(above + below)) + self._near_trace[end]
+        trace = float(np.diagonal(above + below) @ self._weights) + self._near_trace[end]
         terms = self._longest + self._calls + 4 * self._part.root.shape[1] + ULPS
         doubt = 2 * share + turned + (ULPS + 4 * len(whole)) * UNIT * norm
         doubt += accumulated(terms) * trace
