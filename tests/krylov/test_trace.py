@@ -123,8 +123,9 @@ def test_as_accurate_as_curvlinops(spectrum, theirs):
     H = matrix((SPECTRA | MORE)[spectrum](150, rng), rng)
     truth, tensor = np.trace(H), torch.asarray(H)
     torch.manual_seed(0)
-    ours = [hs.trace(H, 60, seed).value - truth for seed in range(60)]
-    others = [float(theirs(tensor, 60)) - truth for _ in range(60)]
+    # With so many draws the ratio varies by 6 %; with 600 it is 1.02, 0.92 and 0.78.
+    ours = [hs.trace(H, 60, seed).value - truth for seed in range(300)]
+    others = [float(theirs(tensor, 60)) - truth for _ in range(300)]
     assert np.sqrt(np.mean(np.square(ours))) < 1.25 * np.sqrt(np.mean(np.square(others)))
 
 
