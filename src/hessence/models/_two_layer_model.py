@@ -171,11 +171,13 @@ class _Losses:
             start += len(inputs)
             z = rows.reshape(len(inputs), *self.tail)
             count += self.criterion.count(z, target)
-            parts.append((self.criterion.gradient(z, target), self._blocks(z, target)))
+            gradient = self.criterion.gradient(z, target)
+            parts.append((gradient, self._blocks(z, target), _aims(z, target)))
         divisor = count if self.averaged else 1.0
         gradient = torch.cat([part[0].reshape(-1, outputs) for part in parts]) / divisor
         hessian = torch.cat([part[1] for part in parts]) / divisor
-        return self._at(gradient.numpy(), hessian.numpy(), predictions, divisor)
+        targets = torch.cat([part[2].reshape(-1, outputs) for part in parts])
+        return self._at(gradient.numpy(), hessian.numpy(), predictions, targets.numpy(), divisor)
 
     def _blocks(self, z: Tensor, target: Any) -> Tensor:
         """Return the loss Hessian of each sample; refuse a loss that couples samples."""
@@ -190,7 +192,12 @@ class _Losses:
         return blocks
 
     def _at(
-        self, gradient: Numbers, hessian: Numbers, predictions: Numbers, divisor: float
+        self,
+        gradient: Numbers,
+        hessian: Numbers,
+        predictions: Numbers,
+        targets: Numbers,
+        divisor: float,
     ) -> LossAt:
         criterion = self.criterion
         known: Any = None
@@ -206,8 +213,16 @@ class _Losses:
             hessian=hessian,
             noise=ULPS * UNIT * size,
             steepness=0.0 if quadratic else 2.0,
+            targets=targets,
             shifts=isinstance(known, (nn.CrossEntropyLoss, CrossEntropy)),
         )
+
+
+def _aims(prediction: Tensor, target: Any) -> Tensor:
+    """Return the targets that predictions are to be equal to, or zeros if they mean otherwise."""
+    if isinstance(target, Tensor) and target.shape == prediction.shape:
+        return target.to(prediction)
+    return torch.zeros_like(prediction)
 
 
 def _confirm(

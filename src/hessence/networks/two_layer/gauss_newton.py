@@ -27,6 +27,9 @@ MOST_DUAL = 2**14
 PROBED = 4096
 """How many pre-activations tell how large the derivatives of an activation are."""
 
+STEEP = 2.0**-4
+"""Up to this share, the change of a loss Hessian is in proportion to that of a prediction."""
+
 
 @dataclass(frozen=True, eq=False)
 class GaussNewton:
@@ -39,7 +42,7 @@ class GaussNewton:
     error: float  # bounds the error of the eigenvalues
     factor_error: float  # bounds that of T in the Frobenius norm, apart from what comes from S
     share_error: float  # bounds that of S, relative to S
-    root_error: float  # bounds what the error of the root of S does to G, in norm
+    root_error: float  # bounds what jumps of S, and the error of its root, do to G, in norm
     trace: float  # bounds the squared Frobenius norm of T
     rank: int  # bounds the rank of G
     gradient_error: Numbers  # (n,): bounds the errors of the loss gradients s_i
@@ -72,7 +75,8 @@ def gauss_newton(problem: TwoLayer) -> GaussNewton:
             "slopes are taken as in autodiff.",
             KinkWarning,
         )
-    at = problem.loss(np.ascontiguousarray(predictions.T))
+    predictions = np.ascontiguousarray(predictions.T)
+    at = problem.loss(predictions)
     gram = slopes
     gram *= np.tile(problem.inputs @ problem.inputs.T + problem.moves_b, (outputs, outputs))
     norms = np.diagonal(values).copy()
@@ -84,10 +88,15 @@ def gauss_newton(problem: TwoLayer) -> GaussNewton:
     root, scales = _roots(at.hessian), _scales(problem, steepest)
     eigenvalues = np.maximum(np.linalg.eigvalsh(congruent(root, gram))[::-1], 0.0)
     drift = _prediction_errors(problem, norms, steepest)
-    factor_error = _factor_error(problem, weight, trace, norms, scales)
+    changes = _changes(problem, at, predictions, drift)
+    jumps = changes.jumps
+    undecided = float(jumps @ np.diagonal(gram).reshape(outputs, n).sum(axis=0))
+    factor_error = _factor_error(problem, weight + jumps, trace + undecided, norms, scales)
     # Of the loss Hessian, in proportion to it; of its root; of sums and eigensolver.
-    share = at.steepness * float(drift.max()) + ULPS * UNIT
+    share = changes.share + ULPS * UNIT
     root_error = (ULPS + 8 * outputs) * UNIT * trace if outputs > 1 else 0.0
+    if undecided:
+        root_error += (float(np.sqrt(undecided)) + factor_error) ** 2
     terms = problem.chunk + problem.width // problem.chunk + ULPS
     return GaussNewton(
         at=at,
@@ -105,8 +114,8 @@ def gauss_newton(problem: TwoLayer) -> GaussNewton:
         share_error=share,
         root_error=root_error,
         trace=trace,
-        rank=_rank(at, problem.size),
-        gradient_error=weight * drift + at.noise,
+        rank=_rank(at, jumps, problem.size),
+        gradient_error=changes.gradient + at.noise,
         scales=scales,
     )
 
@@ -204,9 +213,49 @@ def _factor_error(
     return float(np.sqrt(squares))
 
 
-def _rank(at: LossAt, size: int) -> int:
+@dataclass(frozen=True, eq=False)
+class _Changes:
+    """How much the derivatives of a loss change where its predictions are off."""
+
+    share: float  # of the second derivatives, where these are in proportion
+    jumps: Numbers  # (n,): of other second derivatives, in norm
+    gradient: Numbers  # (n,): of the gradient, in norm
+
+
+def _changes(problem: TwoLayer, at: LossAt, predictions: Numbers, drift: Numbers) -> _Changes:
+    """Bound the changes of a loss whose predictions are off by `drift`.
+
+    The second derivatives of a smooth loss change in proportion, unless predictions are off by so
+    much that this tells nothing. Others may jump, as those of the Huber loss do at its threshold.
+    Predictions are moved by their errors either way, and to where a loss may be bent most: towards
+    their targets, and towards zero.
+    """
+    steep, weight = at.steepness * drift, np.linalg.norm(at.hessian, axis=(1, 2))
+    wild = steep > STEEP
+    share = float(np.expm1(steep[~wild].max(initial=0.0)))
+    far = drift[:, None] + ULPS * UNIT * (np.abs(predictions) + np.abs(at.targets))
+    moves = [far, -far, *(np.clip(a - predictions, -far, far) for a in (at.targets, 0.0))]
+    if problem.outputs > 1:
+        turns = np.random.default_rng(0).choice([-1.0, 1.0], size=far.shape)
+        moves += [turns * far, -turns * far]
+    moved = [problem.loss(predictions + move) for move in moves]
+    change = np.max([np.linalg.norm(m.hessian - at.hessian, axis=(1, 2)) for m in moved], axis=0)
+    if at.shifts and wild.any():
+        # Nowhere does the Hessian of softmax have an eigenvalue above half of its weight.
+        flat = problem.loss(0 * predictions).hessian
+        change[wild] = flat.shape[-1] * np.linalg.norm(flat[wild], axis=(1, 2))
+    reach = np.linalg.norm(far, axis=1)
+    smooth = np.expm1(np.minimum(2 * at.steepness * reach, 1.0)) + 8 * ULPS * UNIT
+    jumps = np.where(wild | (change > smooth * weight), change, 0.0)
+    bent = (1 + share) * weight + jumps
+    turned = np.max([np.linalg.norm(m.gradient - at.gradient, axis=1) for m in moved], axis=0)
+    turned = np.where(turned > 2 * (bent * reach + at.noise), turned, 0.0)
+    return _Changes(share, jumps, np.maximum(bent * drift, turned))
+
+
+def _rank(at: LossAt, jumps: Numbers, size: int) -> int:
     """Bound the rank of the Gauss–Newton part by those of the loss Hessians, exactly."""
-    rows = np.any(at.hessian != 0, axis=2).sum(axis=1)
+    rows = (np.any(at.hessian != 0, axis=2) | (jumps > 0)[:, None]).sum(axis=1)
     if at.shifts:
         rows = np.minimum(rows, at.hessian.shape[1] - 1)
     return int(min(rows.sum(), size))

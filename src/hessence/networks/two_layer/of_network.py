@@ -70,6 +70,7 @@ def pointwise(loss: PointwiseLoss, predictions: Numbers, targets: Numbers) -> Lo
         hessian=np.ascontiguousarray(hessian),
         noise=ULPS * UNIT * size,
         steepness=0.0 if exact else 2.0,
+        targets=targets,
         shifts=coupled,
     )
 

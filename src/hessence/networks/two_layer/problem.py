@@ -76,6 +76,7 @@ class LossAt:
     gradient: Numbers  # (n, K): the derivatives s in the predictions
     hessian: Numbers  # (n, K, K): the second derivatives S, positive semi-definite
     noise: Numbers  # (n,): the part of the gradient that may be rounding in the loss itself
+    targets: Numbers  # (n, K): the predictions without a residual, or zeros
     steepness: float = 0.0  # the share of S that a change of a prediction by 1 may add
     shifts: bool = False  # whether adding a number to all outputs leaves the loss unchanged
 
