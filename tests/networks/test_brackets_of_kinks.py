@@ -132,3 +132,19 @@ def test_brackets_are_narrow_where_rounding_crosses_no_kink(residual):
     low, high = found.eigenvalue(0)
     assert low <= values[0] <= high
     assert high - low < 1e-12 * values[0]
+
+
+@pytest.mark.parametrize("seed", [1, 4, 10, 43])
+def test_brackets_hold_where_rounding_hides_whether_the_logistic_loss_is_saturated(seed):
+    rng = np.random.default_rng(seed)
+    size = 10.0 ** rng.uniform(8, 9.5)
+    v, w = size * rng.normal(size=(2, 2))
+    # Products of 1e18 cancel down to less than 100, and the prediction is off by as much.
+    v[1], w[1] = 3 * v[0], -w[0] / 3
+    x, y = np.ones(1), np.sign(rng.normal(size=1))
+    with warnings.catch_warnings(), mpmath.workdps(80):
+        warnings.simplefilter("ignore")
+        require_true(
+            hs.brackets(hs.ScalarLinear(w, v), (x, y), "logistic"),
+            eigenvalues(logistic, v, w, x, y),
+        )
