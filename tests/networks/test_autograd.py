@@ -275,3 +275,24 @@ def test_logistic_loss_of_predictions_that_are_zero(kind):
     assert (np.asarray(case.net(case.x)) == 0).any() or case.weights[last].ndim == 2
     indices = simple(np.linalg.eigvalsh(H.dense())[::-1])
     assert_gradients(case, only=indices[:1] or [0])
+
+
+@pytest.mark.parametrize("part", ["hessian", "ggn", "functional"])
+@pytest.mark.parametrize("dims", [(2, 2), (2, 3, 1), (2, 2, 2, 2)])
+def test_a_loss_that_is_linear_at_the_predictions(dims, part):
+    draw = torch.Generator().manual_seed(0)
+    shapes = list(itertools.pairwise(dims))
+    weights = [
+        torch.randn(b, a, generator=draw, dtype=torch.float64).requires_grad_() for a, b in shapes
+    ]
+    x = torch.randn(4, dims[0], generator=draw, dtype=torch.float64)
+    y = torch.full((4, dims[-1]), 1e3, dtype=torch.float64)
+    # All residuals are beyond the threshold, so that the second derivative of the loss is zero.
+    H = hs.DeepLinear(weights).hessian(x, y, "huber")
+    found = (H if part == "hessian" else getattr(H, part)).spectrum().eigenvalues.max()
+    found.backward()
+    gradients = [weight.grad for weight in weights]
+    assert all(gradient is not None for gradient in gradients)
+    if part == "ggn" or len(dims) == 2:
+        assert float(found.detach()) == 0.0
+        assert not any(bool(gradient.any()) for gradient in gradients)

@@ -76,9 +76,8 @@ class GaussNewton:
             isometry = partial(self._isometry, own)
             families.append(Subspaces((label,), isometry, 1, [""] * len(own), values=chosen))
         flat = self.hessian.shape[-1] - len(self._order)
-        # PyTorch's gradient of an eigenvalue that is zero is zero, and not missing.
-        zero = 0 * xp.reshape(self.hessian.weights[0], (-1,))[:1]
-        return [*families, Subspaces(("flat",), lambda _: Columns(self._flat), flat, values=zero)]
+        spare = Subspaces(("flat",), lambda _: Columns(self._flat), flat, values=self.hessian.zero)
+        return [*families, spare]
 
     @cached_property
     def _order(self) -> Any:

@@ -74,6 +74,13 @@ class LinearProducts(Hessian):
     def reference(self) -> Array:
         return self.weights[0]
 
+    @property
+    def zero(self) -> Array:
+        """An eigenvalue (1,) that is zero: PyTorch's gradients of it are zero, and not missing."""
+        xp = api.array_namespace(*self.weights)
+        entries = [0 * xp.reshape(w, (-1,))[:1] for w in self.weights]
+        return xp.sum(xp.stack(entries), axis=0)
+
     def times(self, columns: Array) -> Array:
         return self.chain.join(self.multiply(self.chain.split(columns)))
 

@@ -105,7 +105,9 @@ class LinearHessian(LinearProducts):
             raise too_large
         reduced = range_of(self.chain, self.chain.before, self.chain.after)
         if reduced.size <= LARGEST_BLOCK:
-            return Spectrum(reduced.families(), "range reduction", operator=self)
+            block, flat = reduced.families()
+            families = [block, replace(flat, values=self.zero)]
+            return Spectrum(families, "range reduction", operator=self)
         raise ValueError(
             f"no exact route leads to the whole spectrum of this {'-'.join(map(str, self.dims))} "
             f"network: it is not aligned, and {reduced.size} of its {self.shape[-1]} dimensions "
