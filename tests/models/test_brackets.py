@@ -152,6 +152,20 @@ def require_counts(found, values, noise, rng):
     assert inertia.positive >= (values > noise).sum() - inertia.flat
 
 
+def test_biases_are_counted_in_the_units_of_large_inputs():
+    torch.manual_seed(0)
+    model = build("tanh", 4, 5, 1, True)
+    x, y = 1e9 * torch.randn(6, 4).double(), torch.randn(6, 1).double()
+    with torch.no_grad():
+        model[0].weight *= 3e-9
+    values, _ = eigenvalues_and_noise(dense(model, (x, y), nn.MSELoss()))
+    found = hs.brackets(model, (x, y), nn.MSELoss())
+    for index in (0, 1, -1):
+        low, high = found.eigenvalue(index)
+        assert low - 1e-12 * values[0] <= values[index] <= high + 1e-12 * values[0]
+        assert high - low < 1e-10 * values[0]
+
+
 @given(seed=st.integers(0, 2**32 - 1))
 def test_brackets_hold_in_many_small_cases(seed):
     # Ten cases an example, of the counts' cost none: ten thousand in a hunt.

@@ -168,10 +168,16 @@ def _scales(problem: TwoLayer, steepest: float) -> tuple[float, float, float]:
 
 
 def reach(problem: TwoLayer) -> tuple[Numbers, Numbers]:
-    """Return numbers (m,) and (n,) whose product bounds a pre-activation's terms."""
-    of_units = np.sqrt((problem.V**2).sum(axis=1) + problem.b**2)
-    has_bias = bool(problem.b.any())
-    return of_units, np.sqrt((problem.inputs**2).sum(axis=1) + has_bias)
+    """Return numbers (m,) and (n,) whose product bounds a pre-activation's terms.
+
+    The constant input of the biases is taken in the unit of the others, in which the bound is
+    closest.
+    """
+    squares = (problem.inputs**2).sum(axis=1)
+    unit = float(squares.max()) or 1.0
+    constant = unit if problem.b.any() else 0.0
+    of_units = np.sqrt((problem.V**2).sum(axis=1) + problem.b**2 / unit)
+    return of_units, np.sqrt(squares + constant)
 
 
 def _prediction_errors(problem: TwoLayer, norms: Numbers, steepest: float) -> Numbers:
