@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hessence.models._parameters import length
 from hessence.models.model_matrices import ModelHessian
 from hessence.models.recognition._candidate import Candidate, NotRecognised, Reason, Recognition
 from hessence.models.recognition._cells import TWIN, by_cells
@@ -71,9 +70,10 @@ def _defect(H: ModelHessian, found: Spectrum) -> float:
     ends = [(space.vectors(1), space.value) for space in (found.space(0), found.space(-1))]
     random = tuple(sum(part) for part in zip(*drawn, strict=True))
     vectors, expected = zip(random, *((z, value * z) for z, value in ends), strict=True)
-    images = H @ torch.cat(vectors, dim=1)
-    gaps = length(images - torch.cat(expected, dim=1), 0)
-    scales = torch.cat([length(images[:, :1], 0), found.values.abs().max().expand(2)])
+    # In single precision, squares of small numbers are zero.
+    images = (H @ torch.cat(vectors, dim=1)).double()
+    gaps = (images - torch.cat(expected, dim=1)).norm(dim=0)
+    scales = torch.cat([images[:, :1].norm(dim=0), found.values.abs().max().expand(2)])
     return float((gaps / torch.where(scales > 0, scales, 1.0)).max())
 
 
@@ -87,9 +87,9 @@ def _part_defect(H: ModelHessian, rest: Reduced) -> float:
     vector, expected = (sum(part) for part in zip(*drawn, strict=True))
     other = torch.as_tensor(rng.normal(size=(H.shape[0], 1))).to(vector)
     inside = torch.as_tensor(rng.normal(size=(rest.order, 1))).to(vector)
-    images = H @ torch.cat([vector, other, rest.embed(inside)], dim=1)
+    images = (H @ torch.cat([vector, other, rest.embed(inside)], dim=1)).double()
     gaps = images[:, ::2] - torch.cat([expected, rest.embed(rest.times(inside))], dim=1)
-    return float(length(gaps, 0).max()) / (float(length(images[:, 1])) or 1.0)
+    return float(gaps.norm(dim=0).max()) / (float(images[:, 1].norm()) or 1.0)
 
 
 def recognise(H: ModelHessian) -> Recognition:
