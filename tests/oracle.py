@@ -92,7 +92,7 @@ class Cauchy:
         return 2 * (1 - r) * (1 + r) / (1 + r * r) ** 2  # accurate also where |r| is nearly 1
 
 
-def _log_one_plus_exp(z):
+def log_one_plus_exp(z):
     """Spell log(1 + eᶻ) with accurate derivatives, which torch's softplus beyond 20 has not."""
     # Not torch.clamp, whose derivative at its ends depends on PyTorch's version.
     above, below = torch.where(z >= 0, z, 0), torch.where(z >= 0, 0, z)
@@ -102,7 +102,7 @@ def _log_one_plus_exp(z):
 
 LOSSES = {
     "mse": lambda f, y: (f - y) ** 2 / 2,
-    "logistic": lambda f, y: _log_one_plus_exp(-y * f),
+    "logistic": lambda f, y: log_one_plus_exp(-y * f),
     "huber": lambda f, y: torch.nn.functional.huber_loss(f, y, reduction="none"),
     "own": lambda f, y: torch.log1p((f - y) ** 2),
 }

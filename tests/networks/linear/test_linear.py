@@ -100,7 +100,7 @@ def test_invariants_come_from_the_entries(dims, seed):
             lambda: hs.DeepLinear([np.ones((2, 3)), np.ones((2, 3))]),
             r"weights\[1\] must take the 2",
         ),
-        (lambda: hs.TwoLayerLinear(np.ones((2, 3)), np.ones((2, 3))), "W2 must have shape"),
+        (lambda: hs.TwoLayerLinear(np.ones((2, 3)), np.ones((2, 3))), "W2 must take the 2 outputs"),
         (lambda: hs.DeepLinear([np.ones((2, 3))], multipliers=(1, 2)), "multipliers must have 1"),
         (lambda: hs.DeepLinear([np.ones((2, 3))], multipliers=(0,)), "multipliers must be finite"),
         (lambda: hs.DeepLinear.balanced((3,), (1.0,)), "dims"),

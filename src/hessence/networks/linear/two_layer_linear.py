@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from hessence._common.arrays import Array, floating, require_shape
+from hessence._common.arrays import Array
 from hessence.networks.linear.network import LinearNetwork, as_layers, as_multipliers
 
 
@@ -36,9 +36,6 @@ class TwoLayerLinear(LinearNetwork):
     """
 
     def __init__(self, W1: Array, W2: Array, multipliers: Any = None) -> None:
-        _, W1, W2 = floating(W1=W1, W2=W2)
-        require_shape("W1", W1, ("m", "D"), batch=True)
-        require_shape("W2", W2, ("K", int(W1.shape[-2])), batch=True)
         self.weights = as_layers({"W1": W1, "W2": W2})
         self.multipliers = as_multipliers(multipliers, 2)
 
