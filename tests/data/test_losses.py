@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from hessence.data.losses import Huber, Logistic, Squared, as_loss
+from hessence.data.losses import CrossEntropy, Huber, Logistic, Squared, as_loss
 from tests.oracle import OWN
 
 ALL = {**{name: as_loss(name) for name in ("mse", "logistic", "huber")}, **OWN}
@@ -59,6 +59,20 @@ def test_logistic_far_out(margin, sign, label):
         (loss.value, loss.first, loss.second), (value, first, second), strict=True
     ):
         np.testing.assert_allclose(mine(*pair), [float(exact)], rtol=1e-13, atol=1e-320)
+
+
+@pytest.mark.parametrize("margin", [0.0, 1.0, -5.0, 20.0, 40.0, -60.0, 300.0])
+@pytest.mark.parametrize("target", [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.2, 0.3, 0.5]])
+def test_cross_entropy_keeps_its_digits_where_a_probability_is_close_to_one(margin, target):
+    logits, y = np.asarray([margin, 0.5, -1.0]), np.asarray(target)
+    with mpmath.workdps(350):
+        grown = [mpmath.exp(mpmath.mpf(value)) for value in logits]
+        p = [each / mpmath.fsum(grown) for each in grown]
+        targets = [mpmath.mpf(value) for value in target]
+        total = mpmath.fsum(targets)
+        second = [[total * a * ((i == j) - b) for j, b in enumerate(p)] for i, a in enumerate(p)]
+        exact = np.asarray(second).astype(float)
+    np.testing.assert_allclose(CrossEntropy().second(logits, y), exact, rtol=1e-13, atol=0)
 
 
 def test_huber_with_another_threshold():
