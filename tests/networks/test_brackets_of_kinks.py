@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import hessence as hs
+from tests.linear_exact import exact_parts
 
 mp = mpmath.mp
 
@@ -148,3 +149,27 @@ def test_brackets_hold_where_rounding_hides_whether_the_logistic_loss_is_saturat
             hs.brackets(hs.ScalarLinear(w, v), (x, y), "logistic"),
             eigenvalues(logistic, v, w, x, y),
         )
+
+
+@pytest.mark.parametrize("margin", [400.0, 450.0, 600.0])
+def test_brackets_hold_where_squares_of_derivatives_vanish(margin):
+    rng = np.random.default_rng(0)
+    W1, W2 = rng.normal(size=(3, 2)), rng.normal(size=(2, 3))
+    x = rng.normal(size=(1, 2))
+    # Weights that are large and cancel, so that predictions are off by many of their roundings.
+    W1[2], W2[:, 2] = 3e4 * W1[0], -1e4 * W2[:, 0] / 3
+    W1[0] *= 1e4
+    W2[:, 0] *= 1e4
+    net = hs.TwoLayerLinear(W1, W2)
+    first, second = net(x)[0]
+    W2[0, 1] += (margin - (first - second)) / (W1[1] @ x[0])
+    y = np.asarray([[1.0, 0.0]])
+    net = hs.TwoLayerLinear(W1, W2)
+    values = np.linalg.eigvalsh(exact_parts(net, x, y, "cross-entropy")[0])[::-1]
+    found = hs.brackets(net, (x, y), "cross-entropy")
+    noise = 1e-14 * np.abs(values).max()
+    assert 0 < values[0] < 1e-150
+    assert (found.lower <= values + noise).all()
+    assert (found.upper >= values - noise).all()
+    low, high = found.eigenvalue(0)
+    assert low - noise <= values[0] <= high + noise

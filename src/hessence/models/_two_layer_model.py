@@ -20,7 +20,7 @@ from hessence.models._problem import Problem
 from hessence.models.batch_parts import some_rows, widened
 from hessence.models.criterion import PairCriterion, predict
 from hessence.models.model_layers import entering
-from hessence.networks.two_layer.problem import ULPS, UNIT, LossAt, TwoLayer
+from hessence.networks.two_layer.problem import ULPS, UNIT, LossAt, TwoLayer, stable_norm
 
 TRIED = 2**21
 """A model is tried on samples with about so many hidden numbers in all."""
@@ -204,9 +204,9 @@ class _Losses:
         if isinstance(criterion, (TorchCriterion, PointwiseCriterion)):
             known = criterion._loss
         quadratic = isinstance(known, (nn.MSELoss, nn.HuberLoss, Squared, Huber))
-        size = np.linalg.norm(gradient, axis=1)
+        size = stable_norm(gradient, 1)
         if not quadratic:
-            curved = np.linalg.norm(hessian, axis=(1, 2)) * (1 + np.abs(predictions).max(axis=1))
+            curved = stable_norm(hessian, (1, 2)) * (1 + np.abs(predictions).max(axis=1))
             size = size + curved + size.max() + 1 / divisor
         return LossAt(
             gradient=gradient,

@@ -13,7 +13,7 @@ import numpy as np
 from hessence._common.arrays import Numbers
 from hessence.networks.two_layer.functional import Functional, functional
 from hessence.networks.two_layer.gauss_newton import GaussNewton, gauss_newton
-from hessence.networks.two_layer.problem import TwoLayer
+from hessence.networks.two_layer.problem import TwoLayer, stable_norm
 from hessence.networks.two_layer.slicing import Slicer
 from hessence.spectra.brackets import Brackets
 
@@ -48,7 +48,7 @@ def _exact_zeros(problem: TwoLayer, part: GaussNewton, of_units: Functional) -> 
     rank = part.rank
     fixed = bool(problem.b.any()) and not problem.moves_b
     if problem.activation.homogeneous and not problem.moves_c and not fixed:
-        gradients = np.linalg.norm(part.at.gradient, axis=1)
+        gradients = stable_norm(part.at.gradient, 1)
         every = part.rank == part.root.shape[0] * part.root.shape[1]
         if every and bool((gradients > part.gradient_error).any()):
             rank -= 1

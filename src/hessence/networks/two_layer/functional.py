@@ -10,7 +10,7 @@ import numpy as np
 
 from hessence._common.arrays import Numbers
 from hessence.networks.two_layer.gauss_newton import GaussNewton, reach
-from hessence.networks.two_layer.problem import ULPS, UNIT, TwoLayer, accumulated
+from hessence.networks.two_layer.problem import ULPS, UNIT, TwoLayer, accumulated, stable_norm
 
 KEPT = 2**25
 """Up to so many entries of eigenvectors of blocks are kept for counts."""
@@ -100,7 +100,7 @@ class Blocks:
 
     def errors(self, units: slice, first: Numbers, second: Numbers | None) -> Numbers:
         """Bound what rounding may have done to each block in norm, (units,), without a solver's."""
-        s = np.linalg.norm(self.part.at.gradient, axis=1)
+        s = stable_norm(self.part.at.gradient, 1)
         n, lengths = self.problem.samples, self._lengths
         own = accumulated(n + self.outer + ULPS) + 2 * self.problem.features_error
         entry = accumulated(self.problem.inputs.shape[1] + 2) * self._of_units[units]
@@ -135,7 +135,7 @@ def functional(problem: TwoLayer, part: GaussNewton) -> Functional:
         else:
             _, first, second = problem.hidden(units, 2)
             matrices = blocks.matrices(units, first, second)
-            norms = np.linalg.norm(matrices, axis=(1, 2))
+            norms = stable_norm(matrices, (1, 2))
             if keeps:
                 bases.append(blocks.solved(units, matrices))
             values = bases[-1].values if keeps else np.linalg.eigvalsh(matrices)
@@ -159,7 +159,7 @@ def solver_error(order: int) -> float:
 
 def _singular(couplings: Numbers) -> Numbers:
     if min(couplings.shape[1:]) == 1:
-        return np.asarray(np.linalg.norm(couplings, axis=(1, 2)))[:, None]
+        return stable_norm(couplings, (1, 2))[:, None]
     return np.linalg.svd(couplings, compute_uv=False)
 
 

@@ -19,7 +19,14 @@ import numpy as np
 from hessence._common.arrays import Numbers
 from hessence._common.messages import warn
 from hessence.networks.scalar.scalar_relu import KinkWarning
-from hessence.networks.two_layer.problem import ULPS, UNIT, LossAt, TwoLayer, accumulated
+from hessence.networks.two_layer.problem import (
+    ULPS,
+    UNIT,
+    LossAt,
+    TwoLayer,
+    accumulated,
+    stable_norm,
+)
 
 MOST_DUAL = 2**14
 """The largest order nK of the dual."""
@@ -83,7 +90,7 @@ def gauss_newton(problem: TwoLayer) -> GaussNewton:
     values += problem.moves_c
     for k in range(outputs):
         gram[k * n : (k + 1) * n, k * n : (k + 1) * n] += values
-    weight = np.linalg.norm(at.hessian, axis=(1, 2))
+    weight = stable_norm(at.hessian, (1, 2))
     trace = float(weight @ np.diagonal(gram).reshape(outputs, n).sum(axis=0))
     root, scales = _roots(at.hessian), _scales(problem, steepest)
     eigenvalues = np.maximum(np.linalg.eigvalsh(congruent(root, gram))[::-1], 0.0)
@@ -236,7 +243,7 @@ def _changes(problem: TwoLayer, at: LossAt, predictions: Numbers, drift: Numbers
     Predictions are moved by their errors either way, and to where a loss may be bent most: towards
     their targets, and towards zero.
     """
-    steep, weight = at.steepness * drift, np.linalg.norm(at.hessian, axis=(1, 2))
+    steep, weight = at.steepness * drift, stable_norm(at.hessian, (1, 2))
     wild = steep > STEEP
     share = float(np.expm1(steep[~wild].max(initial=0.0)))
     far = drift[:, None] + ULPS * UNIT * (np.abs(predictions) + np.abs(at.targets))
@@ -245,16 +252,16 @@ def _changes(problem: TwoLayer, at: LossAt, predictions: Numbers, drift: Numbers
         turns = np.random.default_rng(0).choice([-1.0, 1.0], size=far.shape)
         moves += [turns * far, -turns * far]
     moved = [problem.loss(predictions + move) for move in moves]
-    change = np.max([np.linalg.norm(m.hessian - at.hessian, axis=(1, 2)) for m in moved], axis=0)
+    change = np.max([stable_norm(m.hessian - at.hessian, (1, 2)) for m in moved], axis=0)
     if at.shifts and wild.any():
         # Nowhere does the Hessian of softmax have an eigenvalue above half of its weight.
         flat = problem.loss(0 * predictions).hessian
-        change[wild] = flat.shape[-1] * np.linalg.norm(flat[wild], axis=(1, 2))
+        change[wild] = flat.shape[-1] * stable_norm(flat[wild], (1, 2))
     reach = np.linalg.norm(far, axis=1)
     smooth = np.expm1(np.minimum(2 * at.steepness * reach, 1.0)) + 8 * ULPS * UNIT
     jumps = np.where(wild | (change > smooth * weight), change, 0.0)
     bent = (1 + share) * weight + jumps
-    turned = np.max([np.linalg.norm(m.gradient - at.gradient, axis=1) for m in moved], axis=0)
+    turned = np.max([stable_norm(m.gradient - at.gradient, 1) for m in moved], axis=0)
     turned = np.where(turned > 2 * (bent * reach + at.noise), turned, 0.0)
     return _Changes(share, jumps, np.maximum(bent * drift, turned))
 

@@ -14,7 +14,7 @@ from hessence.networks.relu.relu import ReLU
 from hessence.networks.scalar.scalar_affine import ScalarAffine
 from hessence.networks.scalar.scalar_linear import ScalarLinear
 from hessence.networks.scalar.scalar_relu import ScalarReLU
-from hessence.networks.two_layer.problem import ULPS, UNIT, LossAt, Rectified, TwoLayer
+from hessence.networks.two_layer.problem import ULPS, UNIT, LossAt, Rectified, TwoLayer, stable_norm
 
 
 def of_network(network: Network, data: Any, loss: Any) -> TwoLayer:
@@ -58,11 +58,11 @@ def pointwise(loss: PointwiseLoss, predictions: Numbers, targets: Numbers) -> Lo
     coupled = bool(getattr(loss, "coupled", False))
     hessian = second if coupled else second[..., None] * np.eye(second.shape[-1])
     exact = isinstance(loss, (Squared, Huber))
-    size = np.linalg.norm(first, axis=1)
+    size = stable_norm(first, 1)
     if not exact:
         size = (
             size
-            + np.linalg.norm(hessian, axis=(1, 2)) * (1 + np.abs(predictions).max(axis=1))
+            + stable_norm(hessian, (1, 2)) * (1 + np.abs(predictions).max(axis=1))
             + np.abs(first).max()
         )
     return LossAt(

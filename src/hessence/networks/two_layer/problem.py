@@ -223,3 +223,16 @@ class TwoLayer:
 def accumulated(terms: int) -> float:
     """Return the relative error of a sum of so many terms, in any order."""
     return terms * UNIT / (1 - terms * UNIT)
+
+
+def stable_norm(array: Numbers, axis: int | tuple[int, ...]) -> Numbers:
+    """Return norms along axes, also of numbers whose squares vanish or overflow.
+
+    Examples
+    --------
+    >>> stable_norm(np.asarray([[3e-200, 4e-200], [0.0, 0.0]]), 1)
+    array([5.e-200, 0.e+000])
+    """
+    largest = np.abs(array).max(axis=axis, keepdims=True, initial=0.0)
+    unit = np.where(largest > 0, largest, 1.0)
+    return np.asarray(np.linalg.norm(array / unit, axis=axis) * np.squeeze(unit, axis))
