@@ -27,6 +27,8 @@ from hessence.spectra.result import Inertia
 class Brackets(Saved, kind="brackets"):
     """Intervals that hold the eigenvalues of a Hessian, one for each; rounding is in them.
 
+    Numbers below 1e-300, such as a logistic loss has at margins beyond 690, may be taken for zero.
+
     Attributes
     ----------
     lower, upper : array (p,)
