@@ -35,7 +35,7 @@ MODELS = {
     "half": (half, TypeError, "parameter 'weight' is float16; spectra need float32 or float64"),
     "bfloat16": (lambda: nn.Linear(4, 4).bfloat16(), TypeError, "parameter 'weight' is bfloat16"),
     "complex": (lambda: nn.Linear(4, 4).to(torch.complex64), TypeError, "'weight' is complex64"),
-    "mixed": (mixed, ValueError, "parameters must share one dtype.*'first.weight'.*'body"),
+    "mixed": (mixed, ValueError, "parameters must share one dtype.*'0.weight'.*'2.weight'"),
     "meta": (lambda: nn.Linear(4, 4, device="meta"), ValueError, "'weight' is on the meta device"),
     "lazy": (lambda: nn.LazyLinear(4), ValueError, "parameter 'weight' has no shape yet"),
     "function": (lambda: torch.tanh, TypeError, "model must be a torch.nn.Module, got builtin"),
